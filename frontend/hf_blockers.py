@@ -1,0 +1,64 @@
+"""Signs that a Hugging Face folder holds quantised weights, in its config or in its tensor names."""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from uaii.frontend.checkpoint import StoredTensor
+from uaii.frontend.jsonfile import said, shown
+from uaii.ir.diag import Diagnostic, Unsupported
+from uaii.ir.loc import File
+
+CONVERT = "HF quantized checkpoints are not loaded. Convert to BF16 safetensors or GGUF (Q4_K / IQ4_NL) and retry."
+KEYS = ("quantization_config", "compression_config", "quantization")
+# The side tensors of each method; plain checkpoints have none of these names.
+NAMES = (
+    ("gptq or awq", re.compile(r"\.(qweight|qzeros|g_idx)$")),
+    ("bitsandbytes", re.compile(r"\.(SCB|absmax|nested_absmax|quant_map|nested_quant_map|quant_state\..+)$")),
+    ("compressed-tensors", re.compile(r"\.(weight_packed|weight_zero_point)$")),
+    ("fp8", re.compile(r"\.(weight_scale_inv|weight_scale|input_scale|activation_scale)$")),
+    ("mxfp4", re.compile(r"_(blocks|scales)$")),
+    ("mlx", re.compile(r"\.(scales|biases)$")),
+)
+
+
+def quantized(method: str, where: File) -> Unsupported:
+    """The refusal of a quantised folder, naming the method."""
+    if method == "mxfp4":
+        says = f"mxfp4 convert to BF16/GGUF. {CONVERT}"
+    else:
+        says = f"quantized safetensors: {method}. {CONVERT}"
+    return Unsupported("H330", says, where, why="packed integers read as weights give fluent nonsense",
+                       hint="take the publisher's unquantised repository or a GGUF of it")
+
+
+def config_blockers(file: str, config: Mapping[str, Any]) -> list[Diagnostic]:
+    """One refusal when the config, or the text part of it, declares a quantisation; `file` is config.json."""
+    inner = config.get("text_config")
+    for prefix, part in (("", config), ("text_config.", inner if isinstance(inner, dict) else {})):
+        for key in KEYS:
+            value = part.get(key)
+            if value is not None:
+                return [quantized(_method(key, value), File(file, prefix + key))]
+    return []
+
+
+def tensor_blockers(tensors: Mapping[str, StoredTensor]) -> list[Diagnostic]:
+    """One refusal when a method's side tensors are there, blamed on the first; the first method of NAMES wins."""
+    for method, pattern in NAMES:
+        for name, tensor in tensors.items():
+            if pattern.search(name):
+                return [quantized(method, File(str(tensor.file), f"tensor {name}"))]
+    return []
+
+
+def _method(key: str, value: object) -> str:
+    if not isinstance(value, dict):
+        return f"{key} = {said(value)}"
+    method = value.get("quant_method")
+    if isinstance(method, str) and method:
+        return shown(method)
+    if value.get("load_in_8bit") or value.get("load_in_4bit"):
+        return "bitsandbytes"
+    return "mlx" if key == "quantization" else f"{key} without a quant_method"
