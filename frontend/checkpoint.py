@@ -51,6 +51,7 @@ class TokenizerFiles:
 
     `tokenizer_json` is the text of tokenizer.json; `config` becomes tokenizer_config.json; `template` chat_template.jinja.
     `stop_ids` ends generation; `bos_id` is what encode() adds in front when `add_bos`. `notes` says which rule decided what.
+    `templates` holds the named chat templates beside the default one, e.g. tool_use.
     """
 
     source: str
@@ -65,3 +66,4 @@ class TokenizerFiles:
     stop_ids: tuple[int, ...] = ()
     generation: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    templates: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,192 @@
+"""Keys and values of past tokens: one buffer per layer that grows by doubling, or past values that are fed back."""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from uaii.ir.diag import Unsupported, Usage
+
+START = 256  # first capacity in tokens: small beside any weights, and enough for most short prompts
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One cached tensor of the graph: its input and output names, element type and [_, heads, _, width]."""
+
+    past: str
+    present: str
+    dtype: np.dtype[Any]
+    heads: int
+    width: int
+
+
+class Cache(ABC):
+    """The state of `batch` sequences: per row the token ids that the keys and values stand for.
+
+    `ids[row]` is the row's history; only tokens in it are ever attended. Not to be shared by two threads at a time;
+    caches of one session are independent. `limit` is the longest length in tokens.
+    """
+
+    def __init__(self, slots: Sequence[Slot], batch: int, limit: int) -> None:
+        if type(batch) is not int or batch < 1:
+            raise Usage("S610", f"a cache needs at least one row, not {batch!r}")
+        self.slots, self.limit = tuple(slots), limit
+        self.ids: list[list[int]] = [[] for _ in range(batch)]
+
+    @property
+    def batch(self) -> int:
+        """Rows."""
+        return len(self.ids)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens held per row."""
+        return [len(row) for row in self.ids]
+
+    @property
+    @abstractmethod
+    def capacity(self) -> int:
+        """Tokens per row that fit without growing."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers as they are now."""
+        per_token = sum(slot.heads * slot.width * slot.dtype.itemsize for slot in self.slots)
+        return per_token * self.batch * self.capacity
+
+    def rewind(self, length: int, row: int = 0) -> None:
+        """Forget a row's tokens from `length` on. Raises Usage S610 when it holds fewer."""
+        if not 0 <= length <= len(self.ids[row]):
+            raise Usage("S610", f"cannot rewind to {length} tokens: the cache holds {len(self.ids[row])}")
+        del self.ids[row][length:]
+
+    def reuse(self, prompt: Sequence[int], row: int = 0) -> int:
+        """Keep the longest prefix shared with `prompt`, short of its last token, and return that prefix's length."""
+        held = self.ids[row]
+        longest = min(len(held), len(prompt) - 1)
+        same = next((i for i in range(longest) if held[i] != prompt[i]), longest)
+        self.rewind(max(same, 0), row)
+        return len(self.ids[row])
+
+    @abstractmethod
+    def binding(self, session: onnxruntime.InferenceSession, row: int | None) -> onnxruntime.IOBinding:
+        """A binding with the keys and values of one row (None: of all rows) attached."""
+
+    def advance(self, binding: onnxruntime.IOBinding, row: int | None, fresh: Sequence[Sequence[int]]) -> None:
+        """Record the tokens that a successful run has added."""
+        for held, new in zip(self.ids if row is None else [self.ids[row]], fresh, strict=True):
+            held.extend(new)
+
+    @abstractmethod
+    def reserve(self, length: int) -> None:
+        """Make room for `length` tokens per row. Raises Unsupported S617 when memory is short."""
+
+
+class SharedCache(Cache):
+    """Past and present of a layer in one buffer [batch, heads, capacity, width] that the kernel writes in place.
+
+    A row takes slots 0, 1, ... whatever the other rows' lengths; slots at and past its length hold nothing. Growing
+    doubles the capacity up to `limit`, one buffer at a time, so the peak is the new size plus one buffer.
+    """
+
+    def __init__(self, slots: Sequence[Slot], batch: int, limit: int, device: str, capacity: int | None) -> None:
+        super().__init__(slots, batch, limit)
+        if capacity is not None and (type(capacity) is not int or not 0 < capacity <= limit):
+            raise Usage("S610", f"the cache's capacity must lie in 1..{limit} tokens, not {capacity!r}")
+        self.device = device
+        self.bound: tuple[int | None, onnxruntime.IOBinding] | None = None
+        self.buffers = self._grown([], min(limit, START) if capacity is None else capacity)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens per row that fit without growing."""
+        return min(buffer.shape()[2] for buffer in self.buffers)
+
+    def reserve(self, length: int) -> None:
+        """Make room for `length` tokens per row, at least doubling."""
+        if length <= self.capacity:
+            return
+        size = self.capacity
+        while size < length:
+            size *= 2
+        self.bound = None
+        self.buffers = self._grown(self.buffers, min(size, self.limit))
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep only these rows, in this order; the others' memory is given back."""
+        self.bound = None
+        for i, buffer in enumerate(self.buffers):
+            self.buffers[i] = self._value(np.ascontiguousarray(buffer.numpy()[list(rows)]))
+        self.ids = [self.ids[row] for row in rows]
+
+    def binding(self, session: onnxruntime.InferenceSession, row: int | None) -> onnxruntime.IOBinding:
+        """A binding with the keys and values of one row (None: of all rows); kept until the buffers move."""
+        if self.bound is not None and self.bound[0] == row:
+            return self.bound[1]
+        binding = session.io_binding()
+        for slot, buffer in zip(self.slots, self.buffers, strict=True):
+            batch, *rest = buffer.shape()
+            start = buffer.data_ptr() + (row or 0) * int(np.prod(rest)) * slot.dtype.itemsize
+            shape = [batch if row is None else 1, *rest]
+            binding.bind_input(slot.past, self.device, 0, slot.dtype.type, shape, start)
+            binding.bind_output(slot.present, self.device, 0, slot.dtype.type, shape, start)
+        self.bound = row, binding
+        return binding
+
+    def _grown(self, old: list[onnxruntime.OrtValue], capacity: int) -> list[onnxruntime.OrtValue]:
+        used = max(self.lengths)
+        buffers = old or [None] * len(self.slots)
+        try:
+            for i, slot in enumerate(self.slots):
+                array = np.zeros((self.batch, slot.heads, capacity, slot.width), slot.dtype)
+                if buffers[i] is not None:
+                    array[:, :, :used] = buffers[i].numpy()[:, :, :used]
+                buffers[i] = self._value(array)
+        except MemoryError:
+            raise Unsupported("S617", f"not enough memory for a cache of {self.batch} x {capacity} tokens",
+                              hint="use a shorter context, a smaller batch or a machine with more memory") from None
+        return buffers
+
+    def _value(self, array: np.ndarray[Any, Any]) -> onnxruntime.OrtValue:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array, self.device, 0)
+
+
+class GrowingCache(Cache):
+    """One sequence whose graph returns past and new together: present of one step is past of the next."""
+
+    def __init__(self, slots: Sequence[Slot], batch: int, limit: int) -> None:
+        super().__init__(slots, batch, limit)
+        if batch != 1:
+            raise Usage("S610", "this artifact's cache holds one sequence", why="its graph grows past by concatenation",
+                        hint="use one cache per sequence")
+        self.values = [onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((1, s.heads, 0, s.width), s.dtype))
+                       for s in self.slots]
+
+    @property
+    def capacity(self) -> int:
+        """Tokens held; the graph allocates each step's."""
+        return len(self.ids[0])
+
+    def reserve(self, length: int) -> None:
+        """Nothing to do: each run allocates what it returns."""
+
+    def binding(self, session: onnxruntime.InferenceSession, row: int | None) -> onnxruntime.IOBinding:
+        """A fresh binding: past as held, cut to the row's length; present allocated by the run."""
+        binding = session.io_binding()
+        for i, slot in enumerate(self.slots):
+            if self.values[i].shape()[2] != len(self.ids[0]):
+                short = np.ascontiguousarray(self.values[i].numpy()[:, :, :len(self.ids[0])])
+                self.values[i] = onnxruntime.OrtValue.ortvalue_from_numpy(short)
+            binding.bind_ortvalue_input(slot.past, self.values[i])
+            binding.bind_output(slot.present, "cpu")
+        return binding
+
+    def advance(self, binding: onnxruntime.IOBinding, row: int | None, fresh: Sequence[Sequence[int]]) -> None:
+        """Take the run's present as the next past and record its tokens."""
+        self.values = list(binding.get_outputs())[:len(self.slots)]
+        super().advance(binding, row, fresh)

@@ -1,0 +1,176 @@
+"""Evaluates weight recipes with NumPy, a slice of rows at a time where that saves memory."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from uaii.backends.blocks import BLOCK_KINDS, dequantise
+from uaii.ir.diag import Internal
+from uaii.ir.recipe import Recipe
+from uaii.ir.types import BLOCKS
+
+Array = NDArray[Any]
+DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "bf16": np.uint16, "i64": np.int64, "i32": np.int32,
+          "i8": np.int8, "u8": np.uint8, "bool": np.bool_}
+CHUNK = 1 << 22  # values converted at a time
+
+
+class Source(Protocol):
+    """Where stored tensors come from; see frontend.checkpoint.Checkpoint.read."""
+
+    def read(self, name: str) -> Any: ...
+
+
+def evaluate(recipe: Recipe, source: Source) -> Array:
+    """The weight's values: floats and ints in their NumPy type, bf16 as u16 patterns, blocks as u8 rows.
+
+    Raises Malformed B6xx when a block's scale is not finite, Internal R002 for a recipe without a meaning.
+    """
+    if recipe.op == "load":
+        return np.asarray(source.read(recipe.args[0]))
+    if recipe.op not in _RULES:
+        raise Internal("R002", f"recipe {recipe.op} has no meaning here")
+    return _RULES[recipe.op](source, recipe, *recipe.args)
+
+
+_RULES: dict[str, Callable[..., Array]] = {}
+
+
+def _rule(f: Callable[..., Array]) -> Callable[..., Array]:
+    _RULES[f.__name__.strip("_")] = f
+    return f
+
+
+def widen(x: Array, elem: str) -> Array:
+    """Stored floats as f32 (f64 stays f64); bf16 is the upper half of an f32."""
+    if elem == "bf16":
+        return (x.astype(np.uint32) << 16).view(np.float32)
+    return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
+
+
+def _narrow(x: Array, elem: str) -> Array:
+    if elem != "bf16":
+        return x.astype(DTYPES[elem], copy=False)
+    bits = x.astype(np.float32, copy=False).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    quiet = (bits >> 16) | 0x40
+    return np.where(np.isnan(x), quiet, rounded).astype(np.uint16)
+
+
+def _by_rows(x: Array, out_shape: tuple[int, ...], dtype: Any, convert: Callable[[Array], Array]) -> Array:
+    """convert() over slices of rows into one array, so that temporaries stay small."""
+    if x.ndim == 0 or x.size <= CHUNK:
+        return convert(x).reshape(out_shape).astype(dtype, copy=False)
+    out = np.empty((x.shape[0], *out_shape[1:]), dtype)
+    step = max(1, CHUNK // max(1, x[0].size))
+    for start in range(0, x.shape[0], step):
+        part = convert(x[start:start + step])
+        out[start:start + step] = part.reshape(-1, *out_shape[1:])
+    return out.reshape(out_shape)
+
+
+@_rule
+def _cast(s: Source, r: Recipe, x: Recipe, elem: str) -> Array:
+    return _by_rows(evaluate(x, s), r.type.sizes, DTYPES[elem], lambda v: _narrow(widen(v, x.type.elem), elem))
+
+
+@_rule
+def _add(s: Source, r: Recipe, x: Recipe, by: float) -> Array:
+    return _narrow(widen(evaluate(x, s), x.type.elem) + np.float32(by), x.type.elem)
+
+
+@_rule
+def _scale(s: Source, r: Recipe, x: Recipe, by: float) -> Array:
+    return _narrow(widen(evaluate(x, s), x.type.elem) * np.float32(by), x.type.elem)
+
+
+@_rule
+def _divide(s: Source, r: Recipe, x: Recipe, y: Recipe) -> Array:
+    return np.asarray(widen(evaluate(x, s), x.type.elem) / widen(evaluate(y, s), y.type.elem), np.float32)
+
+
+@_rule
+def _transpose(s: Source, r: Recipe, x: Recipe) -> Array:
+    return evaluate(x, s).T
+
+
+@_rule
+def _reshape(s: Source, r: Recipe, x: Recipe, shape: tuple[int, ...]) -> Array:
+    return evaluate(x, s).reshape(shape)
+
+
+@_rule
+def _rows(s: Source, r: Recipe, x: Recipe, start: int, stop: int) -> Array:
+    return evaluate(x, s)[start:stop]
+
+
+@_rule
+def _concat(s: Source, r: Recipe, *parts: Recipe) -> Array:
+    return np.concatenate([evaluate(p, s) for p in parts])
+
+
+@_rule
+def _unpermute(s: Source, r: Recipe, x: Recipe, heads: int) -> Array:
+    v = evaluate(x, s)
+    pairs = v.reshape(heads, v.shape[0] // heads // 2, 2, *v.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(v.shape)
+
+
+@_rule
+def _dequant(s: Source, r: Recipe, x: Recipe) -> Array:
+    kind = x.type.elem
+    return _by_rows(evaluate(x, s), r.type.sizes, np.float32, lambda v: dequantise(v, kind))
+
+
+def _per_block(name: str) -> Callable[..., Array]:
+    def rule(s: Source, r: Recipe, x: Recipe, bits: int = 0) -> Array:
+        kind, size = x.type.elem, BLOCKS[x.type.elem].nbytes
+        part = getattr(BLOCK_KINDS[kind], name)
+        names = ", ".join(x.loads)
+        rows = evaluate(x, s)
+        return _by_rows(rows, r.type.sizes, DTYPES[r.type.elem], lambda v: part(v.reshape(-1, size), names))
+    return rule
+
+
+_RULES |= {"quants": _per_block("quants"), "scales": _per_block("scales"), "offsets": _per_block("offsets")}
+
+
+@_rule
+def _rope_freqs(s: Source, r: Recipe, theta: float, dim: int, kind: str, *p: float) -> Array:
+    """transformers modeling_rope_utils, in f64, rounded to f32 at the end."""
+    f = 1.0 / float(theta) ** (np.arange(0, dim, 2, dtype=np.float64) / dim)
+    match kind:
+        case "default":
+            pass
+        case "linear":
+            f = f / p[0]
+        case "llama3":
+            factor, low, high, original = p
+            wave = 2 * np.pi / f
+            k = (original / wave - low) / (high - low)
+            between = (1 - k) * f / factor + k * f
+            f = np.where(wave < original / high, f, np.where(wave > original / low, f / factor, between))
+        case "yarn":
+            factor, low, high = p
+            ramp = np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
+            f = ramp * f / factor + (1 - ramp) * f
+        case _:
+            raise Internal("R002", f"rope kind {kind} has no meaning here")
+    return f.astype(np.float32)
+
+
+def _angles(s: Source, freqs: Recipe, positions: int) -> Array:
+    return np.arange(positions, dtype=np.float32)[:, None] * evaluate(freqs, s)[None, :]
+
+
+@_rule
+def _rope_cos(s: Source, r: Recipe, freqs: Recipe, positions: int, magnitude: float) -> Array:
+    return np.cos(_angles(s, freqs, positions)) * np.float32(magnitude)
+
+
+@_rule
+def _rope_sin(s: Source, r: Recipe, freqs: Recipe, positions: int, magnitude: float) -> Array:
+    return np.sin(_angles(s, freqs, positions)) * np.float32(magnitude)

@@ -1,0 +1,262 @@
+"""What each op means, in NumPy and f64. Slow, plain, and the judge of every pass and backend."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from uaii.backends import recipes
+from uaii.ir import ops
+from uaii.ir.core import Graph, Op, Value, Weight
+from uaii.ir.diag import Internal
+from uaii.ir.types import FLOATS
+
+Array = Any  # NumPy's own stubs widen to Any at every turn
+Rule = Callable[..., Any]
+RULES: dict[type[Op], Rule] = {}
+
+
+def means(kind: type[Op]) -> Callable[[Rule], Rule]:
+    """Registers the meaning of an op: operands and attributes by name, arrays out."""
+    def put(rule: Rule) -> Rule:
+        if kind in RULES:
+            raise TypeError(f"{kind.name} has two meanings")
+        return RULES.setdefault(kind, rule)
+    return put
+
+
+def evaluate(graph: Graph, feeds: Mapping[str, Array], source: recipes.Source) -> list[Array]:
+    """The graph's outputs. Feeds are by input name; an input with a default may be left out."""
+    env: dict[Value, Any] = {v: feeds[v.name] if v.default is None or v.name in feeds else np.int64(v.default)
+                             for v in graph.inputs}
+    for w in graph.weights.values():
+        env[w] = weight(w, graph, source)
+    for op in graph.ops:
+        if type(op) not in RULES:
+            raise Internal("R001", f"{op.name} has no reference meaning", op.loc)
+        args = {n: env[v] if (v := getattr(op, n)) is not None else None for n in op.operand_names}
+        got = RULES[type(op)](**args, **op.attrs)
+        env |= zip(op.results, got if isinstance(got, tuple) else (got,), strict=True)
+    return [env[v] for v in graph.outputs]
+
+
+def weight(w: Weight, graph: Graph, source: recipes.Source) -> Array:
+    """A weight's values: floats and blocks as f64, packed integers as they are."""
+    if w.recipe.op == "view":
+        return weight(graph.weights[w.recipe.args[0]], graph, source).reshape(w.type.sizes)
+    values = recipes.evaluate(w.recipe, source)
+    if w.type.elem in FLOATS:
+        return recipes.widen(values, w.type.elem).astype(np.float64)
+    if w.type.elem in recipes.DTYPES:
+        return values
+    return recipes.dequantise(values, w.type.elem).astype(np.float64)
+
+
+@means(ops.Embedding)
+def embedding(ids: Array, table: Array) -> Array:
+    return table[ids]
+
+
+@means(ops.Linear)
+def linear(x: Array, weight: Array, bias: Array | None) -> Array:
+    return x @ weight.T + (0 if bias is None else bias)
+
+
+@means(ops.RmsNorm)
+def rms_norm(x: Array, weight: Array, eps: float, offset: float) -> Array:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * (weight + offset)
+
+
+@means(ops.LayerNorm)
+def layer_norm(x: Array, weight: Array | None, bias: Array | None, eps: float, offset: float) -> Array:
+    y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
+    return y * (1 if weight is None else weight + offset) + (0 if bias is None else bias)
+
+
+@means(ops.LastPositions)
+def last_positions(x: Array, keep: Array) -> Array:
+    return x[:, -int(keep):] if keep else x
+
+
+@means(ops.Add)
+def add(a: Array, b: Array) -> Array:
+    return a + b
+
+
+@means(ops.Mul)
+def mul(a: Array, b: Array) -> Array:
+    return a * b
+
+
+@means(ops.Scale)
+def scale(x: Array, by: float) -> Array:
+    return x * by
+
+
+@means(ops.Softcap)
+def softcap(x: Array, cap: float) -> Array:
+    return cap * np.tanh(x / cap)
+
+
+@means(ops.Clamp)
+def clamp(x: Array, limit: float) -> Array:
+    return np.clip(x, -limit, limit)
+
+
+def _erf(x: Array) -> Array:
+    import math
+    return np.vectorize(math.erf)(x)
+
+
+ACTS: dict[str, Callable[[Array], Array]] = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": lambda x: x * (1 + _erf(x / np.sqrt(2.0))) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3))) / 2,
+    "relu": lambda x: np.maximum(x, 0),
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+}
+
+
+@means(ops.Activation)
+def activation(x: Array, act: str) -> Array:
+    return ACTS[act](x)
+
+
+@means(ops.Gated)
+def gated(gate: Array, up: Array, act: str) -> Array:
+    return ACTS[act](gate) * up
+
+
+@means(ops.Positions)
+def positions(mask: Array, ids: Array) -> Array:
+    return np.maximum(np.cumsum(mask, axis=1) - 1, 0)[:, -ids.shape[1]:]
+
+
+@means(ops.SplitHeads)
+def split_heads(x: Array, n: int) -> Array:
+    return x.reshape(*x.shape[:2], n, -1)
+
+
+@means(ops.MergeHeads)
+def merge_heads(x: Array) -> Array:
+    return x.reshape(*x.shape[:2], -1)
+
+
+def turn(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
+    """Rotates the first 2*width features of x [...,d] by cos and sin [...,width]."""
+    width = cos.shape[-1]
+    dim = 2 * width
+    a, b = (x[..., 0:dim:2], x[..., 1:dim:2]) if interleaved else (x[..., :width], x[..., width:dim])
+    y = [a * cos - b * sin, b * cos + a * sin]
+    turned = np.stack(y, -1).reshape(*x.shape[:-1], dim) if interleaved else np.concatenate(y, -1)
+    return np.concatenate([turned, x[..., dim:]], -1)
+
+
+@means(ops.Rope)
+def rope(x: Array, positions: Array, freqs: Array | None, divisors: Array | None, theta: float | None, dim: int,
+         interleaved: bool, scaling: Any, magnitude: float) -> Array:
+    if freqs is None:
+        if scaling is not None:
+            raise Internal("R003", f"rope scaling {scaling.kind} means what fold-rope says; there is no second definition here")
+        freqs = float(theta or 0) ** -(np.arange(0, dim, 2) / dim) / (1 if divisors is None else divisors)
+    angle = positions[:, :, None, None] * freqs
+    return turn(x, np.cos(angle) * magnitude, np.sin(angle) * magnitude, interleaved)
+
+
+@means(ops.DynamicFreqs)
+def dynamic_freqs(positions: Array, theta: float, dim: int, factor: float, max_positions: int) -> Array:
+    length = max(int(positions.max()) + 1, max_positions)
+    base = theta * (factor * length / max_positions - (factor - 1)) ** (dim / (dim - 2))
+    return base ** -(np.arange(0, dim, 2) / dim)
+
+
+@means(ops.RopeTable)
+def rope_table(positions: Array, freqs: Array, magnitude: float) -> tuple[Array, Array]:
+    angle = positions[..., None] * freqs
+    return np.cos(angle) * magnitude, np.sin(angle) * magnitude
+
+
+@means(ops.Rotary)
+def rotary(x: Array, cos: Array, sin: Array, heads: int, interleaved: bool) -> Array:
+    return merge_heads(turn(split_heads(x, heads), cos[:, :, None], sin[:, :, None], interleaved))
+
+
+@means(ops.Attention)
+def attention(q: Array, k: Array, v: Array, past_k: Array, past_v: Array, mask: Array, scale: float, softcap: float,
+              window: int) -> tuple[Array, Array, Array]:
+    k = np.concatenate([past_k, k.swapaxes(1, 2)], 2)
+    v = np.concatenate([past_v, v.swapaxes(1, 2)], 2)
+    group = q.shape[2] // k.shape[1]
+    score = q.swapaxes(1, 2) @ k.repeat(group, 1).swapaxes(-1, -2) * scale
+    if softcap:
+        score = softcap * np.tanh(score / softcap)
+    at, to = np.arange(q.shape[1])[:, None] + past_k.shape[2], np.arange(k.shape[2])
+    sees = (to <= at) & ((at - to < window) if window else True)
+    score = np.where(sees & (mask[:, None, None, :] != 0), score, -np.inf)
+    p = np.exp(score - score.max(-1, keepdims=True))
+    y = (p / p.sum(-1, keepdims=True)) @ v.repeat(group, 1)
+    return y.swapaxes(1, 2).reshape(q.shape[0], q.shape[1], -1), k, v
+
+
+@means(ops.SkipRmsNorm)
+def skip_rms_norm(a: Array, b: Array, weight: Array, eps: float) -> tuple[Array, Array]:
+    return rms_norm(a + b, weight, eps, 0.0), a + b
+
+
+@means(ops.Halves)
+def halves(x: Array) -> tuple[Array, Array]:
+    first, second = np.split(x, 2, axis=-1)
+    return first, second
+
+
+def _unpack(quants: Array, bits: int) -> Array:
+    """u8 [..., bytes], low bits first, to signed integers around 2^(bits-1)."""
+    fields = [(quants >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(fields, -1).reshape(*quants.shape[:-1], -1).astype(np.float64) - (1 << (bits - 1))
+
+
+@means(ops.MatMulNBits)
+def matmul_nbits(x: Array, quants: Array, scales: Array, bias: Array | None, bits: int, block: int,
+                 int8_activations: bool) -> Array:
+    w = (_unpack(quants, bits) * scales[..., None]).reshape(len(quants), -1)
+    return linear(x, w, bias)
+
+
+@means(ops.EmbeddingNBits)
+def embedding_nbits(ids: Array, quants: Array, scales: Array, bits: int, block: int) -> Array:
+    return _unpack(quants, bits)[ids] * scales[ids].repeat(block, -1)
+
+
+@means(ops.BlockSum)
+def block_sum(x: Array, block: int) -> Array:
+    return x.reshape(*x.shape[:-1], -1, block).sum(-1)
+
+
+@means(ops.KeyLengths)
+def key_lengths(mask: Array) -> Array:
+    return mask.sum(1) - 1
+
+
+@means(ops.TotalLength)
+def total_length(mask: Array) -> Array:
+    return np.int64(mask.shape[1])
+
+
+@means(ops.Gqa)
+def gqa(q: Array, k: Array | None, v: Array | None, past_k: Array, past_v: Array, lengths: Array, total: Array,
+        cos: Array | None, sin: Array | None, heads: int, kv_heads: int, scale: float, softcap: float, window: int,
+        interleaved: bool) -> tuple[Array, Array, Array]:
+    """Rows without padding only: the kernel's placement of padded rows is its own."""
+    if not (np.asarray(lengths) + 1 == total).all():
+        raise Internal("R004", "the reference has no padded rows for gqa")
+    d = past_k.shape[3]
+    if k is None or v is None:
+        q, k, v = np.split(q, [heads * d, (heads + kv_heads) * d], axis=-1)
+    q, k, v = split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
+    if cos is not None and sin is not None:
+        at = slice(past_k.shape[2], int(total))
+        q, k = (turn(t, cos[None, at, None], sin[None, at, None], interleaved) for t in (q, k))
+    mask = np.ones((q.shape[0], int(total)))
+    return attention(q, k, v, past_k, past_v, mask, scale, softcap, window)

@@ -1,0 +1,140 @@
+"""The pieces that decoder-only families share: the step's inputs, cached attention, gated MLP, head, and the walk over layers."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from uaii.frontend.build import Build
+from uaii.frontend.config import Config, Entry
+from uaii.frontend.rope import Rope
+from uaii.ir import ops
+from uaii.ir.core import Input, Value
+from uaii.ir.diag import Malformed, Unsupported
+from uaii.ir.known import known, plain
+from uaii.ir.types import Tensor
+
+DIMS = {"B": "", "S": "", "P": "", "T": "P+S", "L": ""}
+
+# Hugging Face's names (ACT2FN) to ours; a name that is not here is refused.
+ACT_NAMES = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "relu": "relu", "relu2": "relu2", "quick_gelu": "quick_gelu",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one call gives to every layer: mask [B,T], positions [B,S], and a layer's past keys and values."""
+
+    mask: Value
+    positions: Value
+
+
+def inputs(b: Build) -> tuple[Value, Value, Step]:
+    """Declares input_ids [B,S], attention_mask [B,T] and num_logits_to_keep (0 = all): (ids, keep, step)."""
+    ids, mask = Input(Tensor("i64", ("B", "S")), "input_ids"), Input(Tensor("i64", ("B", "T")), "attention_mask")
+    keep = Input(Tensor("i64", ()), "num_logits_to_keep", default=0)
+    b.graph.inputs += [ids, mask, keep]
+    with b.scope("positions"):
+        return ids, keep, Step(mask, ops.Positions(mask, ids).out)
+
+
+def attend(b: Build, i: int, step: Step, q: Value, k: Value, v: Value, *, scale: float, softcap: float = 0.0,
+           window: int = 0) -> Value:
+    """Attention of layer `i` over its cache; declares the cache's inputs and outputs [B,K,P or T,d]."""
+    _, _, kv, d = k.type.shape
+    past = [Input(Tensor("f32", ("B", kv, "P", d)), f"past_key_values.{i}.{n}") for n in ("key", "value")]
+    b.graph.inputs += past
+    with b.scope("attend"):
+        op = ops.Attention(q, k, v, *past, step.mask, scale=scale, softcap=softcap, window=window)
+    out, key_, value = op.results
+    key_.name, value.name = f"present.{i}.key", f"present.{i}.value"
+    b.graph.outputs += [key_, value]
+    b.graph.output_names += [f"present.{i}.key", f"present.{i}.value"]
+    return out
+
+
+def rotated_heads(b: Build, c: Any, h: Value, i: int, step: Step, rope: Rope, bias: Any) -> tuple[Value, Value, Value]:
+    """q, k, v as heads [B,S,n,d], q and k rotated over the whole head."""
+    q = ops.SplitHeads(b.linear(h, "attn.q", c.heads * c.head_dim, i, bias), n=c.heads).out
+    k = ops.SplitHeads(b.linear(h, "attn.k", c.kv_heads * c.head_dim, i, bias), n=c.kv_heads).out
+    v = ops.SplitHeads(b.linear(h, "attn.v", c.kv_heads * c.head_dim, i, bias), n=c.kv_heads).out
+    return b.rope(q, rope, step.positions, c.head_dim), b.rope(k, rope, step.positions, c.head_dim), v
+
+
+def gated_mlp(b: Build, x: Value, i: int, width: int, act: str, bias: Any = None) -> Value:
+    """down(act(gate x) * up x)."""
+    gate, up = b.linear(x, "ffn.gate", width, i, bias), b.linear(x, "ffn.up", width, i, bias)
+    with b.scope("ffn/act"):
+        h = ops.Gated(gate, up, act=act).out
+    return b.linear(h, "ffn.down", int(x.type.shape[-1]), i, bias)
+
+
+def embed(b: Build, c: Any, ids: Value) -> Value:
+    """Token embeddings [B,S,width]."""
+    with b.scope("embed"):
+        return ops.Embedding(ids, b.weight("embed", vocab(b, c), c.width)).out
+
+
+def head(b: Build, c: Any, x: Value) -> Value:
+    """Logits [B,L,vocab]: the checkpoint's own head where it has one, else the embedding table when the model is tied.
+
+    A stored head is used even when the configuration says tied, as transformers 5 does when the two differ.
+    """
+    rows = vocab(b, c)
+    own = b.place_of("head") is not None
+    tied = c.tied if b.ckpt.format == "hf" else True
+    table = b.weight("embed", rows, c.width) if tied and not own else b.weight("head", rows, c.width)
+    with b.scope("head"):
+        bias = b.optional("head.bias", rows) if "head.bias" in b.tensors else None
+        return ops.Linear(x, table, bias).out
+
+
+def vocab(b: Build, c: Any) -> int:
+    """Rows of the embedding table; in a GGUF the table itself says."""
+    if b.ckpt.format == "hf":
+        return int(c.vocab)
+    at = b.place_of("embed")
+    return int(b.ckpt.tensors[at.name].type.sizes[0]) if at else 1
+
+
+def last(b: Build, x: Value, keep: Value) -> Value:
+    """Only the positions whose logits were asked for."""
+    with b.scope("last"):
+        return ops.LastPositions(x, keep).out
+
+
+def result(b: Build, logits: Value) -> None:
+    logits.name = "logits"
+    b.graph.outputs.insert(0, logits)
+    b.graph.output_names.insert(0, "logits")
+
+
+class ActKey(Entry):
+    """The activation: `hf` is its key, `gguf` what llama.cpp computes for the architecture, `default` what absence means."""
+
+    def __init__(self, hf: str, gguf: str, default: str) -> None:
+        self.hf, self.gguf, self.default = hf, gguf, default
+
+    def keys(self, fmt: str) -> tuple[str, ...]:
+        return (self.hf,) if fmt == "hf" else ()
+
+    def read(self, c: Config) -> Any:
+        if c.fmt == "gguf":
+            return self.gguf
+        said = c.raw(self.hf) if c.has(self.hf) else self.default
+        if not isinstance(said, str):
+            raise Malformed("F104", f"{self.hf} must be a string, is {said!r}", c.at(self.hf))
+        if said not in ACT_NAMES:
+            raise Unsupported("F110", f"unsupported {self.hf}={said}", c.at(self.hf),
+                              hint=f"known activations: {', '.join(ACT_NAMES)}")
+        return known(ACT_NAMES[said], c.at(self.hf))
+
+
+def activation(hf: str, gguf: str, default: str) -> Any:
+    """Declares the activation key."""
+    return ActKey(hf, gguf, default)
+
+
+def layers(c: Any) -> range:
+    return range(plain(c.layers))

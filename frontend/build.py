@@ -1,0 +1,176 @@
+"""Gives a family file its hands: weights by our names, ops at a module path, the tensor account."""
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from uaii.frontend.checkpoint import Checkpoint
+from uaii.frontend.config import Config
+from uaii.frontend.rope import Rope
+from uaii.frontend.tensors import At, Where
+from uaii.ir import loc as L
+from uaii.ir import ops
+from uaii.ir.core import Builder, Graph, Op, Value, Weight
+from uaii.ir.diag import Malformed, Unsupported
+from uaii.ir.known import plain
+from uaii.ir.recipe import make
+from uaii.ir.types import BLOCKS, FLOATS, Tensor
+
+
+class Build(Builder):
+    """Builds one family's graph over one checkpoint.
+
+    Every tensor is bound to a weight, dropped by a rule with a reason, or reported by `close`.
+    """
+
+    def __init__(self, family: str, c: Config, ckpt: Checkpoint, graph: Graph, tensors: Mapping[str, Where],
+                 dropped: Mapping[str, str]) -> None:
+        super().__init__(graph)
+        self.family, self.c, self.ckpt, self.tensors, self.dropped = family, c, ckpt, tensors, dropped
+        self.bound: dict[str, str] = {}
+        self.missing: list[str] = []
+        self.path: list[str] = []
+
+    # --- where we are
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Ops built inside stand at this module path."""
+        self.path.append(name)
+        try:
+            with self.at(None):
+                yield
+        finally:
+            self.path.pop()
+
+    def locate(self) -> L.Loc:
+        return self._site()
+
+    def place(self, op: Op) -> None:
+        stem = "/".join(self.path) or op.name
+        for r in op.results:
+            r.name = r.name or re.sub(r"^layers\.", "", stem).replace("/", ".")
+        super().place(op)
+
+    def _site(self) -> L.Site:
+        frame = sys._getframe(1)
+        while frame.f_back and "families" not in Path(frame.f_code.co_filename).parts:
+            frame = frame.f_back
+        parts = Path(frame.f_code.co_filename).parts
+        file = "/".join(parts[parts.index("frontend"):]) if "frontend" in parts else parts[-1]
+        return L.Site("/".join(self.path), file, frame.f_lineno)
+
+    # --- weights
+
+    def place_of(self, name: str, i: int | None = None) -> At | None:
+        """Where the checkpoint has this weight, or None."""
+        for at in self.tensors[name].places(self.ckpt.format):
+            stored = at.name.format(i=i)
+            if stored in self.ckpt.tensors:
+                return At(stored, at.undo)
+        return None
+
+    def weight(self, name: str, *shape: int, i: int | None = None) -> Weight:
+        """The weight `name` of layer `i` with this shape. A missing or misshapen tensor is reported by `close`."""
+        label = name if i is None else f"{i}.{name}"
+        if label in self.graph.weights:
+            return self.graph.weights[label]
+        want = tuple(int(plain(d)) for d in shape)
+        at = self.place_of(name, i)
+        if at is None:
+            places = self.tensors[name].places(self.ckpt.format)
+            self.missing.append(" or ".join(p.name.format(i=i) for p in places) or label)
+            return Weight(Tensor("f32", want), label, loc=L.File(self.ckpt.config_file))
+        stored = self.ckpt.tensors[at.name]
+        loc = L.Stored(stored.file.name, at.name)
+        self.bound[at.name] = label
+        shape_there = want
+        for undo in reversed(at.undo):
+            shape_there = undo.stored(shape_there, self.c)
+        if stored.type.shape != shape_there:
+            raise Malformed("T203", f"tensor {at.name} is {stored.type}, {self.family} needs {list(shape_there)} here", loc,
+                            why="the sizes in the configuration and the stored tensors do not belong together",
+                            hint=f"check the sizes in {self.c.file}, or that the weights are this model's")
+        if stored.type.elem not in (*FLOATS, *BLOCKS):
+            raise Unsupported("T204", f"safetensors dtype {stored.type.elem.upper()} is not loaded. "
+                              "Convert this checkpoint to BF16.", loc)
+        recipe = make("load", at.name, stored.type)
+        for undo in at.undo:
+            recipe = undo.apply(recipe, want, self.c)
+        made = Weight(recipe.type, label, recipe=recipe, loc=L.join(loc, self._site()))
+        self.graph.weights[label] = made
+        return made
+
+    def optional(self, name: str, *shape: int, i: int | None = None, declared: Any = None) -> Weight | None:
+        """A weight that may be absent: by its config flag where there is one, else by the checkpoint's tensors."""
+        present = bool(declared) if declared is not None else self.place_of(name, i) is not None
+        return self.weight(name, *shape, i=i) if present else None
+
+    # --- pieces that every family is made of
+
+    def linear(self, x: Value, name: str, out: int, i: int | None = None, bias: Any = None) -> Value:
+        """x @ W^T (+ b) with W `name` [out, width of x]; `bias` is the config's word on `name.bias`, None if it has none."""
+        inner = x.type.shape[-1]
+        with self.scope(name.replace(".", "/")):
+            b = self.optional(f"{name}.bias", out, i=i, declared=bias) if f"{name}.bias" in self.tensors else None
+            return ops.Linear(x, self.weight(name, out, int(inner), i=i), b).out
+
+    def rms_norm(self, x: Value, name: str, eps: float, i: int | None = None, offset: float = 0.0) -> Value:
+        with self.scope(name.replace(".", "/")):
+            return ops.RmsNorm(x, self.weight(name, int(x.type.shape[-1]), i=i), eps=eps, offset=offset).out
+
+    def rope(self, x: Value, rope: Rope, positions: Value, dim: int, interleaved: bool = False) -> Value:
+        """Rotates the first `dim` features; a stored `rope_freqs` tensor divides the frequencies."""
+        divisors = self.optional("rope_freqs", plain(dim) // 2) if "rope_freqs" in self.tensors else None
+        if rope.scaling is not None and divisors is not None:
+            raise Malformed("F108", f"the checkpoint scales rope twice: {rope.scaling.kind} and a rope_freqs tensor", rope.loc)
+        with self.scope("rope"):
+            op = ops.Rope(x, positions, None, divisors, theta=rope.theta, dim=dim, interleaved=interleaved,
+                          scaling=rope.scaling, magnitude=rope.magnitude)
+            if rope.scaling is not None:
+                object.__setattr__(op, "attr_locs", {**op.attr_locs, "scaling": rope.loc})
+            return op.out
+
+    # --- the account
+
+    def close(self) -> None:
+        """Raises Malformed T201 (missing tensors) or T202 (tensors nobody uses), each listing them all."""
+        left = [n for n in self.ckpt.tensors if n not in self.bound and self.drop_reason(n) is None]
+        if self.missing and not self.bound:
+            raise self._unknown_layout()
+        if self.missing:
+            names = list(dict.fromkeys(self.missing))
+            raise Malformed("T201", f"{self.family} needs {_count(names)} that the checkpoint lacks: {_list(names)}",
+                            L.File(str(self.ckpt.path)), notes=[f"unused here: {_list(left)}"] if left else [],
+                            hint="take the publisher's complete file; nothing is ever filled in")
+        if left:
+            raise Malformed("T202", f"{self.family} does not use {_count(left)} of the checkpoint: {_list(left)}",
+                            L.join(*(L.Stored(self.ckpt.tensors[n].file.name, n) for n in left[:8])),
+                            why="a tensor nobody reads is a part of the model that is left out",
+                            hint="the configuration and the weights disagree, or this is a variant that uaii does not know")
+
+    def drop_reason(self, name: str) -> str | None:
+        """Why a stored tensor may be left out, or None."""
+        return next((why for pattern, why in self.dropped.items() if re.fullmatch(pattern, name)), None)
+
+    def _unknown_layout(self) -> Malformed:
+        first = list(self.ckpt.tensors)[:20]
+        return Malformed("T205", f"HF decoder layout not recognized under {self.ckpt.path}. First tensors: {', '.join(first)}. "
+                         "Expected e.g. model.layers.0.self_attn.q_proj.weight. See docs/huggingface_support.md"
+                         if self.ckpt.format == "hf" else
+                         f"GGUF layout not recognized in {self.ckpt.path.name}. First tensors: {', '.join(first) or 'none'}. "
+                         "Expected e.g. blk.0.attn_q.weight. See docs/gguf_support.md", L.File(str(self.ckpt.path)),
+                         hint="this file holds a vocabulary only" if not first else "")
+
+
+def _count(names: list[str]) -> str:
+    return f"{len(names)} tensor{'' if len(names) == 1 else 's'}"
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+

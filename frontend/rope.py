@@ -1,0 +1,153 @@
+"""Rotary embedding settings in every spelling that checkpoints use, brought to one record."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from uaii.frontend.config import FLAG, LENGTH, NUMBER, POSITIVE, REQUIRED, Config, Entry, Kind
+from uaii.ir import loc as L
+from uaii.ir.diag import Malformed, Unsupported
+from uaii.ir.known import known, plain
+from uaii.ir.ops import RopeScaling
+
+# kind -> its parameters: Kind of value, and the default (REQUIRED, or None for "absent means what the formula says").
+_ORIGINAL = "original_max_position_embeddings"
+PARAMS: dict[str, dict[str, tuple[Kind, Any]]] = {
+    "default": {},
+    "linear": {"factor": (POSITIVE, REQUIRED)},
+    "dynamic": {"factor": (POSITIVE, REQUIRED)},
+    "llama3": {"factor": (POSITIVE, REQUIRED), "low_freq_factor": (POSITIVE, REQUIRED),
+               "high_freq_factor": (POSITIVE, REQUIRED), _ORIGINAL: (LENGTH, None)},
+    "yarn": {"factor": (POSITIVE, None), _ORIGINAL: (LENGTH, None), "beta_fast": (NUMBER, None), "beta_slow": (NUMBER, None),
+             "attention_factor": (POSITIVE, None), "mscale": (NUMBER, None), "mscale_all_dim": (NUMBER, None),
+             "truncate": (FLAG, True)},
+}
+_ALWAYS = ("rope_type", "type", "rope_theta")
+
+
+@dataclass(frozen=True)
+class Rope:
+    """What a layer's rotation is: base, scaling record, magnitude of cos and sin, and where each was said."""
+
+    theta: float
+    scaling: RopeScaling | None
+    magnitude: float
+    loc: L.Loc
+
+
+class RopeKeys(Entry):
+    """The keys of a family with one rotation for all layers.
+
+    Source: transformers modeling_rope_utils (v4 `rope_scaling`, v5 `rope_parameters`); llama.cpp llama-hparams for GGUF.
+    """
+
+    HF = ("rope_theta", "rope_scaling", "rope_parameters", _ORIGINAL)
+    GGUF = ("rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear", "rope.scaling.finetuned",
+            "rope.scaling.original_context_length", "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier",
+            "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_ext_factor",
+            "rope.scaling.yarn_attn_factor")
+
+    def __init__(self, theta: float) -> None:
+        self.theta = theta
+
+    def keys(self, fmt: str) -> tuple[str, ...]:
+        return self.HF if fmt == "hf" else self.GGUF
+
+    def read(self, c: Config) -> Rope:
+        return self._hf(c) if c.fmt == "hf" else self._gguf(c)
+
+    def _hf(self, c: Config) -> Rope:
+        name = next((n for n in ("rope_scaling", "rope_parameters") if c.raw(n)), None)
+        record = c.raw(name) if name else {}
+        if name is None or not isinstance(record, Mapping):
+            if name is not None:
+                raise Malformed("F104", f"{name} must be an object, is {record!r}", c.at(name))
+            record, name = {}, "rope_scaling"
+        if any(isinstance(v, Mapping) for v in record.values()):
+            raise Unsupported("F109", f"{c.family} has one rotation for all layers; {name} states one per layer type",
+                              c.at(name), hint="this checkpoint needs a family with per-layer rope")
+        at = c.at(name)
+        kind = self._kind(c, record, name)
+        theta_at = at if "rope_theta" in record else c.at("rope_theta")
+        theta = record.get("rope_theta", c.raw("rope_theta") if c.has("rope_theta") else self.theta)
+        theta = known(POSITIVE.check(theta, "rope_theta", c), theta_at)
+        if strange := [k for k in record if k not in PARAMS[kind] and k not in _ALWAYS]:
+            raise Unsupported("F101", f"{name}.{strange[0]} is not a parameter of rope type {kind}", at,
+                              why="a key nobody reads can change the model's meaning without a trace")
+        return Rope(theta, self._scaling(c, kind, record, name), 1.0, L.join(at, theta_at))
+
+    @staticmethod
+    def _kind(c: Config, record: Mapping[str, Any], name: str) -> str:
+        said = [record[k] for k in ("rope_type", "type") if record.get(k) is not None]
+        if len(set(map(str, said))) > 1:
+            raise Malformed("F108", f"{name} contradicts itself: rope_type={said[0]}, type={said[1]}", c.at(name),
+                            hint="remove the spelling that is wrong")
+        kind = said[0] if said else "default"
+        if kind not in PARAMS:
+            raise Unsupported("F111", f"unsupported rope_scaling.type={kind}", c.at(name),
+                              why="the rotation of every key and query depends on it",
+                              hint=f"known types: {', '.join(PARAMS)}")
+        return str(kind)
+
+    @staticmethod
+    def _scaling(c: Config, kind: str, record: Mapping[str, Any], name: str) -> RopeScaling | None:
+        if kind == "default":
+            return None
+        params: dict[str, Any] = {}
+        for k, (legal, default) in PARAMS[kind].items():
+            value = record.get(k)
+            if k == _ORIGINAL and c.raw(_ORIGINAL) is not None:
+                value = c.raw(_ORIGINAL)  # transformers lets the top level win when it builds the model
+            if value is None and default is REQUIRED:
+                raise Malformed("F102", f"{name} of type {kind} lacks {k!r}", c.at(name))
+            if value is None:
+                value = default
+            if value is not None:
+                params[k] = plain(legal.check(value, f"{name}.{k}", c))
+        limit = plain(c.__dict__["max_positions"])
+        if kind == "dynamic":
+            params["max_position_embeddings"] = limit
+        elif _ORIGINAL in PARAMS[kind]:
+            params.setdefault(_ORIGINAL, limit)
+        if kind == "yarn":
+            params.setdefault("factor", limit / params[_ORIGINAL])
+        return RopeScaling(kind, tuple(params.items()))
+
+    def _gguf(self, c: Config) -> Rope:
+        theta = known(POSITIVE.check(c.raw("rope.freq_base"), "rope.freq_base", c) if c.has("rope.freq_base")
+                      else self.theta, c.at("rope.freq_base"))
+        factor = next((c.raw(k) for k in ("rope.scaling.factor", "rope.scale_linear") if c.raw(k)), 1.0)
+        factor = plain(POSITIVE.check(factor, "rope.scaling.factor", c))
+        kind = c.raw("rope.scaling.type") or "linear"
+        attn = c.raw("rope.scaling.attn_factor")
+        magnitude = known(1.0 if attn is None else POSITIVE.check(attn, "rope.scaling.attn_factor", c),
+                          c.at("rope.scaling.attn_factor"))
+        loc = L.join(c.at("rope.freq_base"), c.at("rope.scaling.type"), c.at("rope.scaling.factor"))
+        for unread in ("rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"):
+            if c.has(unread):
+                raise Unsupported("F101", f"{c.family} does not account for {unread}", c.at(unread),
+                                  hint=f"llama.cpp ignores it for this architecture; if that is meant: --accept-key {unread}")
+        match kind:
+            case "none":
+                return Rope(theta, None, magnitude, loc)
+            case "linear":
+                scaling = RopeScaling("linear", (("factor", factor),)) if factor != 1.0 else None
+                return Rope(theta, scaling, magnitude, loc)
+            case "yarn":
+                return Rope(theta, self._gguf_yarn(c, factor), magnitude, loc)
+            case _:
+                raise Unsupported("F111", f"unsupported rope_scaling.type={kind}", c.at("rope.scaling.type"),
+                                  hint="known types in a GGUF: none, linear, yarn, and llama3 as a rope_freqs tensor")
+
+    @staticmethod
+    def _gguf_yarn(c: Config, factor: float) -> RopeScaling:
+        """llama.cpp's YaRN for an architecture that reads no betas: 32 and 1, truncated range, magnitude 1 + 0.1 ln s."""
+        original = c.raw("rope.scaling.original_context_length") or plain(c.__dict__["max_positions"])
+        return RopeScaling("yarn", (("factor", factor), (_ORIGINAL, int(LENGTH.check(original, "original_context_length", c))),
+                                    ("truncate", True)))
+
+
+def rope_keys(theta: float) -> Any:
+    """Declares the rotation of a family whose default base is `theta`; it must follow `max_positions`."""
+    return RopeKeys(theta)

@@ -1,0 +1,87 @@
+"""Where a family's weights are stored, and what the source did to them that a recipe has to undo."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from uaii.ir.known import plain
+from uaii.ir.recipe import Recipe, make
+
+Shape = tuple[int, ...]
+
+
+class Undo(Protocol):
+    """One thing a source did to a weight: the shape it is stored in, and the recipe that brings it back."""
+
+    def stored(self, shape: Shape, c: Any) -> Shape: ...
+
+    def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe: ...
+
+
+@dataclass(frozen=True)
+class Unpermute:
+    """llama.cpp's converter interleaves the two halves of each head's rows; `heads` names the config entry."""
+
+    heads: str
+
+    def stored(self, shape: Shape, c: Any) -> Shape:
+        return shape
+
+    def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe:
+        return make("unpermute", recipe, getattr(c, self.heads))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Several weights stacked along the rows of one tensor; this is number `index` of `sizes(config)`."""
+
+    index: int
+    sizes: Callable[[Any], Shape]
+
+    def stored(self, shape: Shape, c: Any) -> Shape:
+        return (sum(plain(n) for n in self.sizes(c)), *shape[1:])
+
+    def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe:
+        sizes = [plain(n) for n in self.sizes(c)]
+        start = sum(sizes[:self.index])
+        return make("rows", recipe, start, start + sizes[self.index])
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """Stored [in, out] (GPT-2's Conv1D)."""
+
+    def stored(self, shape: Shape, c: Any) -> Shape:
+        return shape[::-1]
+
+    def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe:
+        return make("transpose", recipe)
+
+
+@dataclass(frozen=True)
+class At:
+    """A stored tensor ({i} is the layer) and what to undo, outermost first."""
+
+    name: str
+    undo: tuple[Undo, ...] = ()
+
+
+@dataclass(frozen=True)
+class Where:
+    """The places a weight may be stored in, by format; the first that the checkpoint has is used."""
+
+    hf: tuple[At, ...]
+    gguf: tuple[At, ...]
+
+    def places(self, fmt: str) -> tuple[At, ...]:
+        return self.hf if fmt == "hf" else self.gguf
+
+
+def where(hf: str | At | tuple[At, ...] = (), gguf: str | At | tuple[At, ...] = ()) -> Where:
+    """Declares a weight's places; a string is a tensor stored as it is."""
+
+    def places(x: str | At | tuple[At, ...]) -> tuple[At, ...]:
+        return (At(x),) if isinstance(x, str) else (x,) if isinstance(x, At) else x
+
+    return Where(places(hf), places(gguf))

@@ -1,0 +1,27 @@
+"""The operations, one class each: fields, then the typing rule. Importing this package registers them all."""
+from __future__ import annotations
+
+from uaii.ir.ops.attention import Attention, Positions, Rope, RopeScaling, SplitHeads
+from uaii.ir.ops.elementwise import ACTS, Add, Activation, Clamp, Gated, Mul, Scale, Softcap
+from uaii.ir.ops.kernels import (
+    BlockSum,
+    DynamicFreqs,
+    EmbeddingNBits,
+    Halves,
+    KeyLengths,
+    Gqa,
+    MatMulNBits,
+    MergeHeads,
+    RopeTable,
+    Rotary,
+    SkipRmsNorm,
+    TotalLength,
+)
+from uaii.ir.ops.linear import Embedding, LastPositions, LayerNorm, Linear, RmsNorm
+
+__all__ = [
+    "ACTS", "Activation", "Add", "Attention", "BlockSum", "Clamp", "DynamicFreqs", "Embedding", "EmbeddingNBits", "Gated",
+    "Gqa", "Halves", "KeyLengths", "LastPositions", "LayerNorm", "Linear", "MatMulNBits", "MergeHeads", "Mul",
+    "Positions", "RmsNorm", "Rope", "RopeScaling", "RopeTable", "Rotary", "Scale", "SkipRmsNorm", "Softcap",
+    "SplitHeads", "TotalLength",
+]

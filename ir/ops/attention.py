@@ -1,0 +1,97 @@
+"""Positions, rotation and attention as the model means them."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from uaii.ir.core import Op, Value
+from uaii.ir.types import INTS, Tensor
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """A rope_scaling record as the checkpoint states it; `kind` is one of passes.fold_rope.KINDS."""
+
+    kind: str
+    params: tuple[tuple[str, float | bool | tuple[float, ...]], ...] = ()
+
+
+class Positions(Op, name="positions"):
+    """Position of each new token: how many unmasked tokens stand before it in its row of the mask [B,T]."""
+
+    mask: Value
+    ids: Value
+
+    def infer(self) -> Tensor:
+        self.need(self.mask.type.elem in INTS and self.mask.type.rank == 2, f"mask is {self.mask.type}")
+        return Tensor("i64", self.ids.type.shape)
+
+
+class SplitHeads(Op, name="split_heads"):
+    """[B,S,n*d] -> [B,S,n,d]."""
+
+    x: Value
+    n: int
+
+    def infer(self) -> Tensor:
+        b, s, width = self.x.type.shape
+        self.need(isinstance(width, int) and width % self.n == 0, f"{width} does not split into {self.n} heads")
+        return self.x.type.reshape(b, s, self.n, int(width) // self.n)
+
+
+class Rope(Op, name="rope"):
+    """Rotates the first `dim` features of each head by position * frequency (Su et al. 2021).
+
+    Pairs are halves (i, i + dim/2), or neighbours (2i, 2i+1) when `interleaved`. cos and sin are multiplied by
+    `magnitude`. Until fold-rope, `theta` and `scaling` state the frequencies (divided by `divisors`, if given); after
+    it, `freqs` [dim/2] does.
+    """
+
+    x: Value
+    positions: Value
+    freqs: Value | None = None
+    divisors: Value | None = None
+    theta: float | None = None
+    dim: int = 0
+    interleaved: bool = False
+    scaling: RopeScaling | None = None
+    magnitude: float = 1.0
+
+    def infer(self) -> Tensor:
+        self.need(self.positions.type.elem in INTS, "positions must be integers")
+        self.need((self.theta is None) != (self.freqs is None), "takes theta or freqs, not both")
+        width = self.x.type.shape[-1]
+        self.need(isinstance(width, int) and 0 < self.dim <= width and self.dim % 2 == 0,
+                  f"cannot rotate {self.dim} of {width} features")
+        for v in (self.freqs, self.divisors):
+            self.need(v is None or v.type.shape == (self.dim // 2,), f"{self.dim // 2} frequencies are needed")
+        return self.x.type
+
+
+class Attention(Op, name="attention"):
+    """Causal grouped-query attention over past and new keys (Vaswani 2017, Ainslie 2023); yields the new cache.
+
+    q [B,S,H,d], k and v [B,S,K,d], past [B,K,P,d], mask [B,T] (1 = a real token) -> [B,S,H*d], and keys and values
+    [B,K,T,d]. score = scale * q.k, then cap * tanh(score / cap) if softcap, then only j <= i with mask[j] and, if
+    window, i - j < window; a softmax over what is left.
+    """
+
+    q: Value
+    k: Value
+    v: Value
+    past_k: Value
+    past_v: Value
+    mask: Value
+    scale: float
+    softcap: float = 0.0
+    window: int = 0
+
+    def infer(self) -> tuple[Tensor, ...]:
+        b, s, heads, d = self.q.type.shape
+        kv = self.k.type.shape[2]
+        self.need(isinstance(heads, int) and isinstance(kv, int) and isinstance(d, int), "head sizes must be known")
+        self.need(int(heads) % int(kv) == 0, f"{heads} query heads over {kv} key heads")
+        self.need(self.k.type == self.v.type and self.k.type.shape[3] == d, f"k {self.k.type}, v {self.v.type}")
+        self.need(self.past_k.type.shape == (b, kv, "P", d), f"past keys are {self.past_k.type}")
+        self.need(self.window >= 0 and self.softcap >= 0, "window and softcap are not negative")
+        cache = self.past_k.type.reshape(b, kv, "T", d)
+        return self.q.type.reshape(b, s, int(heads) * int(d)), cache, cache

@@ -1,0 +1,247 @@
+"""The parser of the text form. Every mistake is an X001 with the line it stands on."""
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from uaii.ir import loc as L
+from uaii.ir.core import OPS, Builder, Graph, Input, Op, Value, Weight
+from uaii.ir.diag import Malformed
+from uaii.ir.ops import RopeScaling
+from uaii.ir.recipe import RECIPES, Recipe, make
+from uaii.ir.stages import Stage
+from uaii.ir.types import ELEMS, Tensor
+
+TOKEN = re.compile(r'\s*(?:(?P<str>"(?:[^"\\]|\\.)*")|(?P<num>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]))|'
+                   r'(?P<name>[%@!]?[A-Za-z_0-9][\w./+-]*)|(?P<punct>[\[\](){}=:,])|(?P<bad>\S))')
+RECORDS = {"scaling": RopeScaling}
+LOCS = {"key": L.Key, "tensor": L.Stored, "site": L.Site, "file": L.File, "by": L.By, "all": L.All}
+
+
+def parse(text: str) -> Graph:
+    """The graph a text states. Raises Malformed X001 on grammar, Internal V0xx on types."""
+    return _Parser(text).graph()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        found = [(m.group(m.lastgroup or 0), m.start(m.lastgroup or 0)) for m in TOKEN.finditer(text)]
+        self.tokens, self.text, self.i = found, text, 0
+
+    def fail(self, says: str) -> Malformed:
+        pos = self.tokens[min(self.i, len(self.tokens) - 1)][1] if self.tokens else 0
+        line = self.text.count("\n", 0, pos) + 1
+        quoted = self.text.splitlines()[line - 1].strip() if self.text.strip() else ""
+        return Malformed("X001", says, L.File("<ir>", f"line {line}"), notes=[quoted])
+
+    def peek(self) -> str:
+        return self.tokens[self.i][0] if self.i < len(self.tokens) else ""
+
+    def next(self) -> str:
+        if self.i >= len(self.tokens):
+            raise self.fail("the text ends too early")
+        self.i += 1
+        return self.tokens[self.i - 1][0]
+
+    def take(self, tok: str) -> bool:
+        if self.peek() == tok:
+            self.i += 1
+            return True
+        return False
+
+    def want(self, tok: str) -> None:
+        if not self.take(tok):
+            raise self.fail(f"expected {tok!r}, found {self.peek()!r}")
+
+    def type(self) -> Tensor:
+        elem = self.next()
+        if elem not in ELEMS:
+            raise self.fail(f"unknown element type {elem!r}")
+        self.want("[")
+        shape: list[int | str] = []
+        while not self.take("]"):
+            tok = self.next()
+            shape.append(int(tok) if tok.isdigit() else tok)
+            self.take(",")
+        return Tensor(elem, tuple(shape))
+
+    def literal(self) -> Any:
+        if self.take("["):
+            items: list[Any] = []
+            while not self.take("]"):
+                items.append(self.literal())
+                self.take(",")
+            return tuple(items)
+        tok = self.next()
+        if tok[0] == '"':
+            return json.loads(tok)
+        if re.fullmatch(r"-?\d+", tok):
+            return int(tok)
+        if re.fullmatch(r"-?\d.*", tok):
+            return float(tok)
+        return {"True": True, "False": False, "None": None}.get(tok, tok)
+
+    def attrs(self, end: str) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        while not self.take(end):
+            key = self.next()
+            self.want("=")
+            if key in RECORDS and self.peek() != "None":
+                kind = self.next()
+                self.want("(")
+                out[key] = RECORDS[key](kind, tuple(self.attrs(")").items()))
+            else:
+                out[key] = self.literal()
+            self.take(",")
+        return out
+
+    def recipe(self) -> Recipe:
+        head = self.next()
+        if head[0] == '"':
+            self.want(":")
+            return make("load", json.loads(head), self.type())
+        if head not in RECIPES:
+            raise self.fail(f"unknown recipe {head!r}")
+        args: list[Any] = []
+        self.want("(")
+        while not self.take(")"):
+            ahead = self.tokens[self.i + 1][0] if self.i + 1 < len(self.tokens) else ""
+            if self.peek()[:1] == '"' or ahead == "(":
+                args.append(self.recipe())
+            elif self.peek() in ELEMS and ahead == "[":
+                args.append(self.type())
+            else:
+                args.append(self.literal())
+            self.take(",")
+        return make(head, *args)
+
+    def graph(self) -> Graph:
+        graph = self.header()
+        values: dict[str, Value] = {f"%{v.name}": v for v in graph.inputs}
+        marks: list[tuple[Op | Weight, str, dict[str, str]]] = []
+        with Builder(graph).at(L.File("<ir>")):
+            while not self.take("return"):
+                lhs = [self.next()]
+                while self.take(","):
+                    lhs.append(self.next())
+                thing = self.weight(lhs[0], graph, values) if lhs[0].startswith("@") else self.op(lhs, values)
+                marks.append((thing, *self.marks()))
+        while not self.take("}"):
+            name = self.next()
+            if self.take("="):
+                graph.output_names.append(name)
+                name = self.next()
+            graph.outputs.append(self.value(name, values))
+            self.take(",")
+        table = self.locs()
+        for thing, mark, attrs in marks:
+            if mark:
+                object.__setattr__(thing, "loc", table[mark])
+                if isinstance(thing, Op):
+                    object.__setattr__(thing, "attr_locs", {k: table[m] for k, m in attrs.items()})
+        return graph
+
+    def header(self) -> Graph:
+        self.want("graph")
+        name = self.next().removeprefix("@")
+        self.want("stage")
+        self.want("=")
+        stage = Stage(self.next())
+        dims: dict[str, str] = {}
+        self.want("dims")
+        self.want("(")
+        while not self.take(")"):
+            dim = self.next()
+            dims[dim] = self.next() if self.take("=") else ""
+            self.take(",")
+        graph = Graph(name, stage, [], {}, dims)
+        self.want("(")
+        while not self.take(")"):
+            value = self.next()
+            self.want(":")
+            made = Input(self.type(), value[1:])
+            if self.take("="):
+                made.default = int(self.next())
+            graph.inputs.append(made)
+            self.take(",")
+        self.want("{")
+        return graph
+
+    def value(self, name: str, values: dict[str, Value]) -> Value:
+        if name not in values:
+            raise self.fail(f"{name} is not defined here")
+        return values[name]
+
+    def weight(self, name: str, graph: Graph, values: dict[str, Value]) -> Weight:
+        self.want(":")
+        made = Weight(self.type(), name[1:])
+        self.want("=")
+        made.recipe, made.loc = self.recipe(), L.File("<ir>")
+        graph.weights[made.name] = values[name] = made
+        return made
+
+    def op(self, lhs: list[str], values: dict[str, Value]) -> Op:
+        self.want("=")
+        name = self.next()
+        if name not in OPS:
+            raise self.fail(f"unknown operation {name!r}")
+        cls, fields = OPS[name], dict[str, Any]()
+        positional = iter(cls.operand_names)
+        while self.peek() not in ("{", ":"):
+            tok = self.next()
+            if self.take("="):
+                fields[tok] = self.value(self.next(), values)
+            else:
+                fields[next(positional)] = self.value(tok, values)
+            self.take(",")
+        fields |= self.attrs("}") if self.take("{") else {}
+        if odd := set(fields) - {*cls.operand_names, *cls.attr_names}:
+            raise self.fail(f"{name} has no {', '.join(sorted(odd))}")
+        fields = {n: None for n in cls.operand_names} | fields
+        self.want(":")
+        op = cls(**fields)
+        for v, r in zip(lhs, op.results, strict=True):
+            said = self.type()
+            if said != r.type:
+                raise self.fail(f"{name} yields {r.type}, the text says {said}")
+            values[v], r.name = r, v[1:]
+            self.take(",")
+        return op
+
+    def marks(self) -> tuple[str, dict[str, str]]:
+        if self.peek()[:1] != "!":
+            return "", {}
+        mark, attrs = self.next(), dict[str, str]()
+        if self.take("("):
+            while not self.take(")"):
+                key = self.next()
+                self.want("=")
+                attrs[key] = self.next()
+                self.take(",")
+        return mark, attrs
+
+    def locs(self) -> dict[str, L.Loc]:
+        table: dict[str, L.Loc] = {}
+        while self.peek().startswith("!"):
+            mark = self.next()
+            self.want("=")
+            kind, args = self.next(), list[Any]()
+            self.want("(")
+            while not self.take(")"):
+                args.append(self.loc_arg(table))
+                self.take(",")
+            made: L.Loc = LOCS[kind](*args)
+            table[mark] = made
+        if self.peek():
+            raise self.fail(f"unexpected {self.peek()!r}")
+        return table
+
+    def loc_arg(self, table: dict[str, L.Loc]) -> Any:
+        if not self.take("["):
+            return self.literal()
+        of: list[L.Loc] = []
+        while not self.take("]"):
+            of.append(table[self.next()])
+            self.take(",")
+        return tuple(of)

@@ -1,0 +1,197 @@
+"""What a weight is made of: a small typed expression over checkpoint tensors, computed at emission."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from uaii.ir.diag import Internal
+from uaii.ir.known import plain
+from uaii.ir.types import BLOCKS, FLOATS, Tensor
+
+Typing = Callable[..., Tensor]
+RECIPES: dict[str, Typing] = {}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An operation over recipes and constants; `load` names a stored tensor and its type. `type` is what it yields."""
+
+    op: str
+    args: tuple[Any, ...]
+
+    @cached_property
+    def type(self) -> Tensor:
+        if self.op not in RECIPES:
+            raise Internal("V010", f"unknown recipe {self.op!r}; known: {', '.join(RECIPES)}")
+        return RECIPES[self.op](*self.args)
+
+    @property
+    def loads(self) -> tuple[str, ...]:
+        """The stored tensors it reads, in order."""
+        if self.op == "load":
+            return (self.args[0],)
+        return tuple(dict.fromkeys(n for a in self.args if isinstance(a, Recipe) for n in a.loads))
+
+    def __str__(self) -> str:
+        if self.op == "load":
+            return f'"{self.args[0]}":{self.args[1]}'
+        return f"{self.op}({', '.join(_show(a) for a in self.args)})"
+
+
+def _show(arg: Any) -> str:
+    if isinstance(arg, tuple):
+        return f"[{', '.join(_show(a) for a in arg)}]"
+    return str(arg) if isinstance(arg, Recipe | str) else repr(arg)
+
+
+def _typed(rule: Typing) -> Typing:
+    RECIPES[rule.__name__.strip("_")] = rule
+    return rule
+
+
+def make(op: str, *args: Any) -> Recipe:
+    """A recipe whose type has been checked."""
+    recipe = Recipe(op, tuple(plain(a) for a in args))
+    recipe.type  # noqa: B018  a wrong recipe must fail where it is made
+    return recipe
+
+
+def _need(fits: bool, says: str) -> None:
+    if not fits:
+        raise Internal("V011", says)
+
+
+@_typed
+def load(name: str, type: Tensor) -> Tensor:
+    """The stored tensor."""
+    return type
+
+
+@_typed
+def cast(x: Recipe, elem: str) -> Tensor:
+    """Another float type, rounded to nearest even when narrower."""
+    _need(x.type.elem in FLOATS and elem in FLOATS, f"cast of {x.type} to {elem}")
+    return x.type.of(elem)
+
+
+@_typed
+def add(x: Recipe, by: float) -> Tensor:
+    """x + by."""
+    _need(x.type.elem in FLOATS, f"add to {x.type}")
+    return x.type
+
+
+@_typed
+def scale(x: Recipe, by: float) -> Tensor:
+    """x * by."""
+    _need(x.type.elem in FLOATS, f"scale of {x.type}")
+    return x.type
+
+
+@_typed
+def divide(x: Recipe, y: Recipe) -> Tensor:
+    """x / y, elementwise, in f32."""
+    _need(x.type.shape == y.type.shape, f"{x.type} / {y.type}")
+    return x.type.of("f32")
+
+
+@_typed
+def transpose(x: Recipe) -> Tensor:
+    """The two axes exchanged."""
+    _need(x.type.rank == 2 and x.type.elem not in BLOCKS, f"transpose of {x.type}")
+    return x.type.reshape(*x.type.shape[::-1])
+
+
+@_typed
+def reshape(x: Recipe, shape: tuple[int, ...]) -> Tensor:
+    """The same values under another shape."""
+    _need(x.type.elem not in BLOCKS and math.prod(shape) == x.type.count, f"{x.type} as {list(shape)}")
+    return x.type.reshape(*shape)
+
+
+@_typed
+def rows(x: Recipe, start: int, stop: int) -> Tensor:
+    """x[start:stop] along the first axis; block layouts keep whole rows."""
+    _need(0 <= start < stop <= x.type.sizes[0], f"rows {start}:{stop} of {x.type}")
+    return x.type.reshape(stop - start, *x.type.shape[1:])
+
+
+@_typed
+def concat(*parts: Recipe) -> Tensor:
+    """Parts stacked along the first axis."""
+    first = parts[0].type
+    _need(all((p.type.elem, p.type.shape[1:]) == (first.elem, first.shape[1:]) for p in parts),
+          f"concat of {', '.join(str(p.type) for p in parts)}")
+    return first.reshape(sum(p.type.sizes[0] for p in parts), *first.shape[1:])
+
+
+@_typed
+def unpermute(x: Recipe, heads: int) -> Tensor:
+    """Rows of each head from pairs (2i, 2i+1), as llama.cpp's converter writes them, back to halves (i, i+d/2)."""
+    _need(x.type.sizes[0] % (2 * heads) == 0, f"unpermute of {x.type} over {heads} heads")
+    return x.type
+
+
+@_typed
+def dequant(x: Recipe) -> Tensor:
+    """Block layout to f32, as ggml's dequantize_row_* computes it."""
+    _need(x.type.elem in BLOCKS, f"dequant of {x.type}")
+    return x.type.of("f32")
+
+
+@_typed
+def quants(x: Recipe, bits: int) -> Tensor:
+    """The blocks' integers, biased to be unsigned, in MatMulNBits order: u8 [N, K/block, block*bits/8], low bits first."""
+    block = _block(x)
+    n, k = x.type.sizes
+    return Tensor("u8", (n, k // block, block * bits // 8))
+
+
+@_typed
+def scales(x: Recipe) -> Tensor:
+    """One f32 factor per block: [N, K/block]."""
+    n, k = x.type.sizes
+    return Tensor("f32", (n, k // _block(x)))
+
+
+@_typed
+def offsets(x: Recipe, bits: int) -> Tensor:
+    """What an affine block adds beyond scale*(q - 2^(bits-1)): f32 [N, K/block]."""
+    n, k = x.type.sizes
+    return Tensor("f32", (n, k // _block(x)))
+
+
+def _block(x: Recipe) -> int:
+    """Values that share one scale; for the super-block kinds that is less than their storage block."""
+    _need(x.type.elem in SUB_BLOCKS and x.type.rank == 2, f"{x.type} has no integer blocks that a kernel takes")
+    return SUB_BLOCKS[x.type.elem]
+
+
+SUB_BLOCKS = {"q4_0": 32, "q4_1": 32, "q8_0": 32}
+
+
+@_typed
+def view(name: str, type: Tensor) -> Tensor:
+    """The bytes of another weight of the graph under this type; they are on disk once."""
+    return type
+
+
+@_typed
+def rope_freqs(theta: float, dim: int, kind: str, *params: float | bool) -> Tensor:
+    """f32 [dim/2] radians per position; kinds and formulas: see passes/fold_rope.py."""
+    return Tensor("f32", (dim // 2,))
+
+
+@_typed
+def rope_cos(freqs: Recipe, positions: int, magnitude: float) -> Tensor:
+    """f32 [positions, dim/2]: magnitude * cos(position * freq), the angle in f32."""
+    return Tensor("f32", (positions, *freqs.type.shape))
+
+
+@_typed
+def rope_sin(freqs: Recipe, positions: int, magnitude: float) -> Tensor:
+    """f32 [positions, dim/2]: magnitude * sin(position * freq), the angle in f32."""
+    return Tensor("f32", (positions, *freqs.type.shape))

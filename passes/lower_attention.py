@@ -1,0 +1,111 @@
+"""Attention to the GroupQueryAttention kernel, and as much rotation into it as it can take."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from uaii.ir.core import Value, Weight
+from uaii.ir.ops import (
+    Attention,
+    Gqa,
+    KeyLengths,
+    MergeHeads,
+    Positions,
+    Rope,
+    RopeTable,
+    Rotary,
+    SplitHeads,
+    TotalLength,
+)
+from uaii.ir.recipe import make
+from uaii.ir.stages import Stage
+from uaii.ir.target import Target
+from uaii.passes.base import Answer, Pass, Rewrite, Why
+
+
+@dataclass(frozen=True)
+class LowerAttention(Pass):
+    """attention over heads becomes gqa over [B,S,n*d]; masking is by lengths, as the kernel counts them."""
+
+    name = "lower-attention"
+    why = "GroupQueryAttention appends to the cache in place and attends in one kernel"
+    root = Attention
+    stage_out = Stage.ORT
+
+    def rule(self, op: Attention, rw: Rewrite) -> Answer:
+        lengths, total = KeyLengths(op.mask).out, TotalLength(op.mask).out
+        q, k, v = (MergeHeads(x).out for x in (op.q, op.k, op.v))
+        return Gqa(q, k, v, op.past_k, op.past_v, lengths, total, heads=int(op.q.type.shape[2]),
+                   kv_heads=int(op.k.type.shape[2]), scale=op.scale, softcap=op.softcap, window=op.window).results
+
+
+@dataclass(frozen=True)
+class FuseRope(Pass):
+    """rope on q and k goes into gqa when the table is constant, the same for both, and within the kernel's limits."""
+
+    target: Target
+    context: int
+    name = "fuse-rope"
+    why = "the attention kernel rotates q and k itself, by a constant table of cosines and sines"
+    root = Gqa
+
+    def rule(self, op: Gqa, rw: Rewrite) -> Answer:
+        if op.cos is not None or op.sin is not None or op.interleaved:
+            return None
+        merged = rw.producer(op.q, MergeHeads), rw.producer(op.k, MergeHeads)
+        if merged[0] is None or merged[1] is None:
+            return None
+        q, k = rw.producer(merged[0].x, Rope), rw.producer(merged[1].x, Rope)
+        if q is None or k is None:
+            return Why("q and k are not both rotated right before attention")
+        if not isinstance(q.freqs, Weight) or q.freqs is not k.freqs:
+            return Why("the frequencies are computed at run time, or differ between q and k")
+        if q.theta is not None or q.scaling is not None or q.divisors is not None:
+            return Why("the rotation is not folded yet")
+        if (q.dim, q.interleaved, q.magnitude) != (k.dim, k.interleaved, k.magnitude):
+            return Why("q and k are rotated differently")
+        where, lengths = rw.producer(q.positions, Positions), rw.producer(op.lengths, KeyLengths)
+        if where is None or lengths is None or q.positions is not k.positions or where.mask is not lengths.mask:
+            return Why("positions are not counted from the mask; the kernel counts them itself")
+        tables = [rw.weight(name, make(f"rope_{name[5:8]}", q.freqs.recipe, self.context, q.magnitude), q.freqs)
+                  for name in ("rope.cos", "rope.sin")]
+        made = Gqa(merge(q.x), merge(k.x), op.v, op.past_k, op.past_v, op.lengths, op.total, *tables, heads=op.heads,
+                   kv_heads=op.kv_heads, scale=op.scale, softcap=op.softcap, window=op.window, interleaved=q.interleaved)
+        refusal = self.target.refuses(made)
+        return Why(refusal) if refusal else made.results
+
+
+@dataclass(frozen=True)
+class LowerRope(Pass):
+    """A rotation that stays outside attention: its cosines and sines for these positions, then one rotary node."""
+
+    name = "lower-rope"
+    why = "positions of this call are rotated by a table computed once per call"
+    root = Rope
+
+    def rule(self, op: Rope, rw: Rewrite) -> Answer:
+        if op.freqs is None or op.theta is not None or op.scaling is not None or op.divisors is not None:
+            return Why("the rotation is not folded yet")
+        assert op.dim == 2 * int(op.freqs.type.shape[0])
+        cos, sin = RopeTable(op.positions, op.freqs, magnitude=op.magnitude).results
+        heads = int(op.x.type.shape[2])
+        return SplitHeads(Rotary(merge(op.x), cos, sin, heads=heads, interleaved=op.interleaved).out, n=heads).results
+
+
+@dataclass(frozen=True)
+class FoldHeads(Pass):
+    """merge_heads of split_heads is what was there before."""
+
+    name = "fold-heads"
+    why = "heads are split and merged again with nothing between"
+    root = MergeHeads
+
+    def rule(self, op: MergeHeads, rw: Rewrite) -> Answer:
+        split = rw.producer(op.x, SplitHeads)
+        if split is None:
+            return None
+        assert split.n == op.x.type.shape[2]
+        return (split.x,)
+
+
+def merge(x: Value) -> Value:
+    return MergeHeads(x).out

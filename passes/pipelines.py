@@ -1,0 +1,41 @@
+"""The passes, in order, stage by stage."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from uaii.ir.diag import Usage
+from uaii.ir.target import Target
+from uaii.passes.base import AnyPass
+from uaii.passes.check_capabilities import CheckCapabilities
+from uaii.passes.enter_core import EnterCore
+from uaii.passes.fold_norm_offset import FoldNormOffset
+from uaii.passes.fold_rope import FoldRope
+from uaii.passes.fuse_projections import FuseGateUp, FuseQkv
+from uaii.passes.fuse_skip_norm import FuseSkipNorm
+from uaii.passes.lower_attention import FoldHeads, FuseRope, LowerAttention, LowerRope
+from uaii.passes.merge_duplicates import MergeDuplicates
+from uaii.passes.pack_weights import Dequantise, DequantiseEmbedding, PackEmbedding, PackLinear
+from uaii.passes.share_tied import ShareTied
+from uaii.passes.widen_weights import WidenWeights
+
+WEIGHTS = ("auto", "f32")
+
+
+def to_core() -> list[AnyPass]:
+    """model -> core."""
+    return [FoldRope(), FoldNormOffset(), EnterCore()]
+
+
+def to_ort(target: Target, context: int, weights: str = "auto") -> list[AnyPass]:
+    """core -> ort. `context` bounds the rotation tables; `weights` is one of WEIGHTS."""
+    if weights not in WEIGHTS:
+        raise Usage("U020", f"--weights {weights} is not one of {', '.join(WEIGHTS)}")
+    packing: Sequence[AnyPass] = [PackLinear(target), PackEmbedding(target)] if weights == "auto" else []
+    return [LowerAttention(), FuseRope(target, context), LowerRope(), FoldHeads(), FuseQkv(), FuseGateUp(), *packing,
+            Dequantise(), DequantiseEmbedding(), WidenWeights(), FuseSkipNorm(), MergeDuplicates(), ShareTied(),
+            CheckCapabilities(target)]
+
+
+def pipeline(target: Target, context: int, weights: str = "auto") -> list[AnyPass]:
+    """model -> ort."""
+    return [*to_core(), *to_ort(target, context, weights)]
