@@ -135,7 +135,8 @@ def _agree(index: Path, placed: dict[str, str], shards: dict[str, Shard]) -> Non
             other = next((n for n, s in shards.items() if tensor in s.tensors), None)
             says = f"{index.name} maps {shown(tensor)} to {name}, which does not hold it"
             raise Malformed("H324", says + (f"; {other} does" if other else ""),
-                            File(str(index), f"weight_map.{shown(tensor)}"), hint="download the index and the shards again, from one revision")
+                            File(str(index), f"weight_map.{shown(tensor)}"),
+                            hint="download the index and the shards again, from one revision")
     for name, shard in shards.items():
         for tensor in shard.tensors:
             if placed.get(tensor) != name:

@@ -1,0 +1,391 @@
+"""The GGUF reader: what independent writers wrote comes back exactly, and no malformed file gets past it."""
+from __future__ import annotations
+
+import os
+import random
+import struct
+import tracemalloc
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from raw_gguf import Raw, gguf_bytes, pair
+
+from uaii.frontend.gguf import Gguf
+from uaii.frontend.gguf_types import NAMES, ggml_type
+from uaii.ir.diag import Diagnostic, Malformed, Unsupported, Usage
+from uaii.ir.loc import File
+from uaii.ir.types import BLOCKS
+
+ARCH = ("general.architecture", "str", "llama")
+F32, Q4_0, Q8_0 = 0, 2, 8
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 4976698672\n"
+
+
+def write(tmp_path: Path, data: bytes | str, name: str = "m.gguf") -> Path:
+    path = tmp_path / name
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def tensor(name: str | bytes = "w", dims: tuple[int, ...] = (2, 3), kind: int = F32, data: bytes | None = None,
+           **more: int) -> Raw:
+    return Raw(name, dims, kind, bytes(range(24)) if data is None else data, **more)
+
+
+# --- what other writers wrote ---
+
+
+def test_reads_what_gguf_py_wrote(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    floats = rng.standard_normal((4, 256)).astype(np.float32)
+    q = gguf.GGMLQuantizationType
+    packed = {kind.name.lower(): gguf.quants.quantize(floats, kind) for kind in (
+        q.F16, q.BF16, q.Q4_0, q.Q4_1, q.Q5_0, q.Q5_1, q.Q8_0, q.TQ1_0, q.TQ2_0, q.MXFP4)}
+    plain = {"f32": floats, "f64": floats.astype(np.float64), "i8": rng.integers(-128, 127, (3, 5), np.int8),
+             "i32": rng.integers(-9, 9, (2, 3, 4), np.int32), "i64": rng.integers(-9, 9, (7,), np.int64)}
+    path = tmp_path / "w.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, data in plain.items():
+        writer.add_tensor(name, data)
+    for name, data in packed.items():
+        writer.add_tensor(name, data, raw_dtype=q[name.upper()])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = Gguf(path)
+    for name, data in plain.items():
+        assert model.tensors[name].type.shape == data.shape and model.tensors[name].type.elem == name
+        assert model.read(name).dtype == data.dtype
+        np.testing.assert_array_equal(model.read(name), data)
+    for name, data in packed.items():
+        assert str(model.tensors[name].type) == f"{name}[4,256]"
+        assert model.tensors[name].nbytes == data.nbytes
+        want = data.view(np.uint16) if name == "bf16" else data
+        assert model.read(name).dtype == want.dtype and model.read(name).shape == want.shape
+        np.testing.assert_array_equal(model.read(name), want)
+
+
+def test_metadata_keeps_values_and_kinds(tmp_path: Path) -> None:
+    pairs = [("a.u8", "u8", 255), ("a.i8", "i8", -128), ("a.u16", "u16", 65535), ("a.i16", "i16", -32768),
+             ("a.u32", "u32", 2**32 - 1), ("a.i32", "i32", -(2**31)), ("a.f32", "f32", 0.5), ("a.u64", "u64", 2**64 - 1),
+             ("a.i64", "i64", -(2**63)), ("a.f64", "f64", 1e300), ("a.str", "str", "héé"), ("a.yes", "bool", 1),
+             ("a.two", "bool", 2), ("a.no", "bool", 0), ("b.str", "arr[str]", ["x", "", "yz"]), ("b.i32", "arr[i32]", [1, -2]),
+             ("b.f32", "arr[f32]", [0.25]), ("b.bool", "arr[bool]", [0, 1, 7]), ("b.u64", "arr[u64]", [2**64 - 1])]
+    model = Gguf(write(tmp_path, gguf_bytes(pairs)))
+    want = {k: bool(v) if kind == "bool" else v for k, kind, v in pairs} | {"b.bool": [False, True, True]}
+    assert dict(model.metadata) == want
+    assert {k: type(v) for k, v in model.metadata.items()} == {k: type(v) for k, v in want.items()}
+    assert {k: model.kind(k) for k in model.metadata} == {k: kind for k, kind, _ in pairs}
+    assert not model.tensors and model.blocked() == []
+
+
+def test_token_bytes_that_are_not_utf8_survive(tmp_path: Path) -> None:
+    tokens = [b"\xff\xfe", "é".encode(), b"\xe2\x82", b"a\x00b"]
+    model = Gguf(write(tmp_path, gguf_bytes([("tokenizer.ggml.tokens", "arr[str]", tokens)])))
+    assert [t.encode("utf-8", "surrogateescape") for t in model.metadata["tokenizer.ggml.tokens"]] == tokens
+
+
+def test_strict_types_of_keys(tmp_path: Path) -> None:
+    model = Gguf(write(tmp_path, gguf_bytes([ARCH, ("llama.block_count", "i32", 2)])))
+    assert model.value("llama.block_count", "u32", "i32") == 2
+    assert model.value("llama.absent", "u32") is None
+    with pytest.raises(Malformed, match="key llama.block_count has wrong type i32 but expected type u32") as err:
+        model.value("llama.block_count", "u32")
+    assert err.value.code == "G315" and err.value.where == File(str(model.path), "llama.block_count")
+
+
+def test_version_2_any_order_gaps_alignment_and_trailing_bytes(tmp_path: Path) -> None:
+    ones, twos = np.full(6, 1, "<f4").tobytes(), np.full(6, 2, "<f4").tobytes()
+    tensors = [tensor("late", data=ones, offset=512), tensor("early", data=twos, offset=0)]
+    data = gguf_bytes([ARCH, ("general.alignment", "u32", 128)], tensors, version=2, align=128) + b"trailing"
+    model = Gguf(write(tmp_path, data))
+    assert model.version == 2 and list(model.tensors) == ["late", "early"] and model.consumed == ("general.alignment",)
+    assert model.read("late").tolist() == [[1, 1], [1, 1], [1, 1]] and model.read("early").tolist()[0] == [2, 2]
+
+
+def test_tensors_share_the_files_memory(tmp_path: Path) -> None:
+    model = Gguf(write(tmp_path, gguf_bytes([ARCH], [tensor()])))
+    assert np.shares_memory(model.read("w"), model.read("w")) and not model.read("w").flags.writeable
+
+
+def test_opening_reads_headers_only(tmp_path: Path) -> None:
+    path = write(tmp_path, gguf_bytes([ARCH], [Raw("w", (1 << 20, 1 << 8), F32, b"")]))
+    os.truncate(path, path.stat().st_size + (1 << 30))
+    tracemalloc.start()
+    rows = Gguf(path).read("w")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows.shape == (256, 1 << 20) and peak < 1 << 20
+
+
+def test_fingerprint_follows_the_header_and_not_the_weights(tmp_path: Path) -> None:
+    first, weights, header = (Gguf(write(tmp_path, gguf_bytes([("a", "u8", n)], [tensor(data=data)]), f"{i}.gguf")).fingerprint()
+                              for i, (n, data) in enumerate([(1, bytes(24)), (1, bytes([9]) * 24), (2, bytes(24))]))
+    digests = [f["files"][0]["header_sha256"] for f in (first, weights, header)]
+    assert digests[0] == digests[1] != digests[2] and first["files"][0]["size"] == (tmp_path / "0.gguf").stat().st_size
+
+
+# --- files that must be refused ---
+
+BIG = 2**62
+RAW_ARRAY = struct.pack("<IIQ", 9, 8, 2**40)
+MALFORMED = {
+    "pickle": (b"PK\x03\x04" + bytes(40), "G300", "byte 0", "zip archive"),
+    "ggjt": (b"tjgg" + bytes(40), "G300", "byte 0", "GGML file from before GGUF"),
+    "lfs": (LFS, "G301", "", "this is a Git LFS pointer (real size 4976698672 bytes); run git lfs pull"),
+    "html": ("\n<!DOCTYPE html><html>", "G301", "byte 0", "is a web page (HTML)"),
+    "empty": (b"", "G301", "", "m.gguf is empty (0 bytes)"),
+    "zeros": (bytes(8), "G301", "byte 0", "begins with zeros only"),
+    "four bytes": (b"GGUF", "G303", "byte 4", "needs at least 24 bytes and has 4"),
+    "two bytes": (b"GG", "G303", "byte 2", "needs at least 24 bytes and has 2"),
+    "v1": (gguf_bytes(version=1), "G302", "byte 4", "has GGUF version 1; versions 2 and 3 are read"),
+    "v4": (gguf_bytes(version=4), "G302", "byte 4", "has GGUF version 4"),
+    "v0": (gguf_bytes(version=0), "G302", "byte 4", "has GGUF version 0"),
+    "big endian": (b"GGUF" + struct.pack(">Iqq", 3, 0, 0), "G302", "byte 4", "is a big-endian GGUF file"),
+    "n_kv 2^62": (gguf_bytes([ARCH], n_pairs=BIG), "G303", "byte 8", f"{BIG} keys are declared"),
+    "n_tensors 2^62": (gguf_bytes([ARCH], n_tensors=BIG), "G303", "byte 8", f"{BIG} tensors"),
+    "n_kv negative": (gguf_bytes([ARCH], n_pairs=-1), "G303", "byte 8", "-1 keys"),
+    "one key short": (gguf_bytes([ARCH] * 1, n_pairs=2), "G303", "byte 69", "the length of a key needs 77 bytes and the file has 69"),
+    "string 2^63": (gguf_bytes([("k", "raw", struct.pack("<IQ", 8, 2**63) + bytes(30))]), "G303", "byte 45", "k needs"),
+    "key 2^63": (b"GGUF" + struct.pack("<IqqQ", 3, 0, 1, 2**63) + bytes(30), "G303", "byte 32", "a key needs"),
+    "array 2^40": (gguf_bytes([("k", "raw", RAW_ARRAY)]), "G303", "byte 49", f"k needs {49 + 2**43} bytes and the file has 49"),
+    "array of u8 2^63": (gguf_bytes([("k", "raw", struct.pack("<IIQ", 9, 0, 2**63))]), "G303", "byte 49", "k needs"),
+    "element cut": (gguf_bytes([("k", "raw", struct.pack("<IIQQ", 9, 8, 1, 99))]), "G303", "byte 49", "element 0 of k"),
+    "empty key": (gguf_bytes([("", "u32", 1)]), "G304", "byte 24", "a key is empty"),
+    "key with escape": (gguf_bytes([("a\x1b[31m", "u32", 1)]), "G304", "byte 24", r"a key is 'a\x1b[31m'"),
+    "key not UTF-8": (gguf_bytes([(b"a\xff", "u32", 1)]), "G304", "byte 24", "a key is"),
+    "key twice": (gguf_bytes([ARCH, ARCH]), "G304", f"byte {24 + len(pair(*ARCH))}", "general.architecture is there twice"),
+    "value type 13": (gguf_bytes([("k", "raw", struct.pack("<I", 13) + bytes(8))]), "G305", "byte 33", "value type 13"),
+    "nested array": (gguf_bytes([("k", "raw", struct.pack("<IIQ", 9, 9, 1))]), "G305", "byte 37", "k is an array of arrays"),
+    "element type 99": (gguf_bytes([("k", "raw", struct.pack("<IIQ", 9, 99, 1))]), "G305", "byte 37", "elements of type 99"),
+    "nan": (gguf_bytes([("k", "f32", float("nan"))]), "G305", "byte 33", "k is nan"),
+    "alignment 0": (gguf_bytes([("general.alignment", "u32", 0)]), "G306", "general.alignment", "is 0 (u32)"),
+    "alignment 48": (gguf_bytes([("general.alignment", "u32", 48)]), "G306", "general.alignment", "is 48 (u32)"),
+    "alignment u64": (gguf_bytes([("general.alignment", "u64", 32)]), "G306", "general.alignment", "is 32 (u64)"),
+    "alignment array": (gguf_bytes([("general.alignment", "arr[u32]", [32])]), "G306", "general.alignment", "(arr[u32])"),
+    "name of 64 bytes": (gguf_bytes([], [tensor("n" * 64)]), "G307", "byte 24", "has 64 bytes, 1 to 63 are allowed"),
+    "no name": (gguf_bytes([], [tensor("")]), "G307", "byte 24", "has 0 bytes, 1 to 63 are allowed"),
+    "name with newline": (gguf_bytes([], [tensor("a\nb")]), "G307", "byte 24", r"'a\nb'"),
+    "5 dimensions": (gguf_bytes([], [tensor(dims=(1, 1, 1, 2, 3))]), "G307", "byte 24", "w has 5 dimensions, 4 at most"),
+    "rank 2^31": (gguf_bytes([], [tensor(rank=2**31)]), "G307", "byte 24", "2147483648 dimensions"),
+    "dimension 0": (gguf_bytes([], [tensor(dims=(2, 0))]), "G307", "byte 24", "has the dimensions [2, 0]"),
+    "dimension -1": (gguf_bytes([], [tensor(dims=(-1, -6))]), "G307", "byte 24", "has the dimensions [-1, -6]"),
+    "product overflow": (gguf_bytes([], [tensor(dims=(2**32, 2**31))]), "G307", "byte 24", "has the dimensions"),
+    "tensor twice": (gguf_bytes([], [tensor(), tensor()]), "G307", "byte 65", "the tensor w is there twice"),
+    "row not whole": (gguf_bytes([], [tensor(dims=(48,), kind=Q4_0, data=bytes(36))]), "G308", "byte 24",
+                      "the rows of w have 48 values and a block of Q4_0 has 32"),
+    "misaligned": (gguf_bytes([], [tensor(offset=4)]), "G310", "byte 24", "is at 4, not a multiple of 32"),
+    "overlap": (gguf_bytes([], [tensor("a", dims=(6, 2), data=bytes(48)), tensor("b", offset=32)]), "G310", "byte 160",
+                "the tensors a and b share bytes"),
+    "same place": (gguf_bytes([], [tensor("a"), tensor("b", offset=0)]), "G310", "byte 128", "share bytes"),
+    "offset 2^63": (gguf_bytes([], [tensor()])[:57] + struct.pack("<Q", 2**63) + bytes(100), "G311", "tensor w",
+                    f"need {2**63 + 96 + 24} bytes and the file has 165"),
+    "one byte short": (gguf_bytes([], [tensor()])[:-1], "G311", "tensor w", "need 120 bytes and the file has 119"),
+    "data missing": (gguf_bytes([], [tensor()])[:96], "G311", "tensor w", "need 120 bytes and the file has 96"),
+    "cut in the infos": (gguf_bytes([], [tensor()])[:60], "G303", "byte 57", "the offset of w needs 65 bytes and the file has 60"),
+    "two files joined": (gguf_bytes([ARCH], [tensor(data=bytes(32))]) * 2, "G314", "byte 160", "several GGUF files joined"),
+    "vocabularies joined": (gguf_bytes([ARCH]) * 2, "G314", "byte 69", "several GGUF files joined"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_refuses(tmp_path: Path, case: str) -> None:
+    data, code, at, reason = MALFORMED[case]
+    path = write(tmp_path, data)
+    with pytest.raises(Diagnostic) as err:
+        Gguf(path)
+    assert (err.value.code, err.value.where) == (code, File(str(path), at)), str(err.value)
+    assert reason in err.value.says and err.value.hint
+    assert isinstance(err.value, Unsupported if code == "G302" else Malformed)
+
+
+def test_a_short_file_cannot_make_the_reader_allocate(tmp_path: Path) -> None:
+    path = write(tmp_path, gguf_bytes([("k", "raw", struct.pack("<IIQ", 9, 4, 2**40))]))
+    tracemalloc.start()
+    with pytest.raises(Malformed):
+        Gguf(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_a_sparse_file_cannot_either(tmp_path: Path) -> None:
+    long = write(tmp_path, gguf_bytes([("k", "raw", struct.pack("<IQ", 8, 2**31))]), "string.gguf")
+    many = write(tmp_path, gguf_bytes([("k", "raw", struct.pack("<IIQ", 9, 0, 2**25))]), "array.gguf")
+    for path, reason in ((long, "a header has at most"), (many, "array elements")):
+        os.truncate(path, 2**32)
+        with pytest.raises(Malformed, match=reason) as err:
+            Gguf(path)
+        assert err.value.code == "G303"
+
+
+@pytest.mark.parametrize(("number", "reason"), [
+    (4, "GGUF tensor type Q4_2 was removed from ggml (tensor w)"), (31, "GGUF tensor type Q4_0_4_4 was removed"),
+    (33, "Q4_0_8_8 was removed"), (36, "IQ4_NL_4_4 was removed"), (9, "Q8_1 is for activations"),
+    (25, "I16 is not loaded"), (40, "NVFP4 is not loaded"), (41, "Q1_0 is not loaded"), (43, "number 43 is unknown"),
+    (2**32 - 1, "number 4294967295 is unknown")])
+def test_types_that_are_not_loaded_can_be_inspected(tmp_path: Path, number: int, reason: str) -> None:
+    data = gguf_bytes([ARCH], [tensor("ok", data=bytes(24)), tensor(dims=(256,), kind=number, data=bytes(1024))])
+    path = write(tmp_path, data)
+    with pytest.raises(Unsupported) as err:
+        Gguf(path)
+    assert err.value.code == "G309" and reason in err.value.says and err.value.where == File(str(path), "tensor w")
+    model = Gguf(path, inspect=True)
+    assert [str(e) for e in model.blocked()] == [str(err.value)]
+    assert model.tensors["w"].type.shape == (256,) and model.read("ok").shape == (3, 2)
+    with pytest.raises(Unsupported, match="GGUF tensor type"):
+        model.read("w")
+
+
+def test_type_numbers_and_blocks_are_those_of_gguf_py() -> None:
+    for kind in gguf.GGMLQuantizationType:
+        assert NAMES[kind] == kind.name.lower()
+        if kind.name != "Q8_1":  # gguf-py gives 40 bytes; ggml-common.h has two f16 and 32 i8
+            block = ggml_type(kind).block
+            assert block is not None and (block.size, block.nbytes) == gguf.GGML_QUANT_SIZES[kind]
+    assert set(BLOCKS) <= set(NAMES)
+
+
+def test_a_header_alone_can_be_inspected(tmp_path: Path) -> None:
+    path = write(tmp_path, gguf_bytes([ARCH], [tensor("a"), tensor("b")])[:-24])
+    model = Gguf(path, inspect=True)
+    assert [e.code for e in model.blocked()] == ["G311"] and list(model.tensors) == ["a", "b"]
+    assert model.read("a").shape == (3, 2)
+    with pytest.raises(Malformed, match="tensor b|truncated"):
+        model.read("b")
+
+
+def test_not_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for name in ("pipe.gguf", "absent.gguf", "."):
+        with pytest.raises(Usage, match="not a regular file") as err:
+            Gguf(tmp_path / name)
+        assert err.value.code == "U003"
+
+
+# --- split sets ---
+
+
+def split(tmp_path: Path, count: int = 3, total: int | None = None, prefix: str = "g", key: str = "u16") -> list[Path]:
+    paths = []
+    for i in range(count):
+        pairs = [("split.no", key, i), ("split.count", "u16", count),
+                 ("split.tensors.count", "i32", count - 1 if total is None else total)]
+        # The first part holds the metadata and no tensors, as llama-gguf-split can write it.
+        tensors = [tensor(f"{prefix}{i}", data=np.full(6, i, "<f4").tobytes())] if i else []
+        data = gguf_bytes([*([] if i else [ARCH]), *pairs], tensors)
+        paths.append(write(tmp_path, data, f"{prefix}-{i + 1:05d}-of-{count:05d}.gguf"))
+    return paths
+
+
+@pytest.mark.parametrize("given", [0, 1, 2])
+def test_any_part_stands_for_the_set(tmp_path: Path, given: int) -> None:
+    paths = split(tmp_path)
+    model = Gguf(paths[given])
+    assert model.path == paths[0] and model.metadata["general.architecture"] == "llama"
+    assert list(model.tensors) == ["g1", "g2"] and model.read("g2")[0, 0] == 2 and model.read("g1")[0, 0] == 1
+    assert model.consumed == ("split.no", "split.count", "split.tensors.count")
+    assert [f["name"] for f in model.fingerprint()["files"]] == [p.name for p in paths]
+
+
+def test_split_set_behind_the_links_of_the_hugging_face_cache(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshots").mkdir()
+    for i, path in enumerate(split(tmp_path)):
+        path.rename(tmp_path / "blobs" / str(i))
+        (tmp_path / "snapshots" / path.name).symlink_to(Path("../blobs") / str(i))
+    model = Gguf(tmp_path / "snapshots" / "g-00002-of-00003.gguf")
+    assert model.read("g2")[0, 0] == 2
+
+
+def test_missing_part_is_named(tmp_path: Path) -> None:
+    paths = split(tmp_path)
+    paths[2].unlink()
+    with pytest.raises(Malformed, match="missing part g-00003-of-00003.gguf") as err:
+        Gguf(paths[1])
+    assert err.value.code == "G312"
+    paths[1].unlink()
+    with pytest.raises(Malformed, match="missing part g-00002-of-00003.gguf and 1 more of 3 parts") as err:
+        Gguf(paths[0])
+    assert err.value.notes == ["g-00003-of-00003.gguf"]
+    model = Gguf(paths[0], inspect=True)
+    assert [e.code for e in model.blocked()] == ["G312"] and model.metadata["general.architecture"] == "llama"
+
+
+def odd(tmp_path: Path, case: str) -> Path:
+    paths = split(tmp_path, total=7) if case == "total" else split(tmp_path, key="u32" if case == "kind" else "u16")
+    if case == "renamed":
+        return paths[1].rename(tmp_path / "other.gguf")
+    if case == "wrong number":
+        shuffled = [p.read_bytes() for p in paths]
+        paths[1].write_bytes(shuffled[2])
+        paths[2].write_bytes(shuffled[1])
+    if case == "two models":
+        paths[2].write_bytes(gguf_bytes([("split.no", "u16", 2), ("split.count", "u16", 3),
+                                         ("general.architecture", "str", "qwen2")], [tensor("g2")]))
+    if case == "tensor twice":
+        paths[2].write_bytes(gguf_bytes([("split.no", "u16", 2), ("split.count", "u16", 3)], [tensor("g1")]))
+    if case == "no keys":
+        return write(tmp_path, gguf_bytes([ARCH], [tensor()]), "x-00001-of-00002.gguf")
+    return paths[0]
+
+
+@pytest.mark.parametrize(("case", "code", "reason"), [
+    ("renamed", "G313", "other.gguf is part 2 of 3 by its keys and must be named PREFIX-00002-of-00003.gguf"),
+    ("wrong number", "G313", "g-00002-of-00003.gguf has split.no 2 and split.count 3, its name says 1 and 3"),
+    ("two models", "G313", "disagree on general.architecture: they are of two models"),
+    ("tensor twice", "G313", "both hold the tensor g1"),
+    ("total", "G313", "the 3 parts hold 2 tensors, g-00001-of-00003.gguf says 7"),
+    ("kind", "G315", "key split.no has wrong type u32 but expected type u16"),
+    ("no keys", "G313", "is named as part of a set and has no key split.count")])
+def test_sets_that_do_not_agree(tmp_path: Path, case: str, code: str, reason: str) -> None:
+    path = odd(tmp_path, case)
+    with pytest.raises(Malformed) as err:
+        Gguf(path)
+    assert err.value.code == code and reason in err.value.says
+
+
+def test_parts_joined_with_cat_are_explained(tmp_path: Path) -> None:
+    joined = write(tmp_path, b"".join(p.read_bytes() for p in split(tmp_path)), "joined.gguf")
+    with pytest.raises(Malformed, match="several GGUF files joined into one") as err:
+        Gguf(joined)
+    assert err.value.code == "G314" and "llama-gguf-split --merge" in err.value.hint
+
+
+@pytest.mark.parametrize("name", ["g.gguf.part1of2", "g.gguf-split-b", "g.gguf.part00", "g.gguf.001"])
+def test_byte_slices_are_explained(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Malformed, match="is a slice of the bytes of g.gguf") as err:
+        Gguf(write(tmp_path, gguf_bytes([ARCH])[:30], name))
+    assert err.value.code == "G314" and "cat g.gguf" in err.value.hint
+
+
+# --- fuzz ---
+
+
+def test_only_diagnostics_come_out_of_mutated_files(tmp_path: Path) -> None:
+    base = gguf_bytes([ARCH, ("general.alignment", "u32", 32), ("split.count", "u16", 1), ("t", "arr[str]", ["ab", "c"]),
+                       ("f", "arr[f32]", [1.0, 2.0]), ("eps", "f64", 1e-5)],
+                      [tensor("a"), tensor("q", dims=(32, 2), kind=Q8_0, data=bytes(68)), tensor("h", dims=(4,), kind=1)])
+    rng = random.Random(7)
+    path = tmp_path / "m.gguf"
+    codes: dict[str, int] = {}
+    for _ in range(3000):
+        data = bytearray(base)
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            at = rng.randrange(len(data))
+            data[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        if rng.random() < 0.2:
+            del data[rng.randrange(len(data)):]
+        path.write_bytes(data)
+        try:
+            model = Gguf(path, inspect=rng.random() < 0.3)
+            for name in model.tensors:
+                model.read(name)
+        except Diagnostic as err:
+            assert isinstance(err, Malformed | Unsupported) and isinstance(err.where, File), repr(err)
+            str(err).encode()
+            codes[err.code] = codes.get(err.code, 0) + 1
+    assert len(codes) >= 10, codes
