@@ -105,7 +105,7 @@ class SharedCache(Cache):
     @property
     def capacity(self) -> int:
         """Tokens per row that fit without growing."""
-        return min(buffer.shape()[2] for buffer in self.buffers)
+        return min(int(buffer.shape()[2]) for buffer in self.buffers)
 
     def reserve(self, length: int) -> None:
         """Make room for `length` tokens per row, at least doubling."""

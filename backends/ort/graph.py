@@ -17,7 +17,7 @@ from uaii.ir.diag import Diagnostic, Malformed, Unsupported
 from uaii.ir.loc import File
 
 KEEP = "num_logits_to_keep"
-NUMPY = {"tensor(float)": np.dtype(np.float32), "tensor(float16)": np.dtype(np.float16)}
+NUMPY: dict[str, np.dtype[Any]] = {"tensor(float)": np.dtype(np.float32), "tensor(float16)": np.dtype(np.float16)}
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def _mapped(path: Path) -> mmap.mmap:
 def _refused(graph: Path, error: Exception) -> Diagnostic:
     says = " ".join(str(error).split())
     if type(error).__name__ == "NotImplemented":
-        return Unsupported("S605", "onnxruntime has no kernel for a node of the artifact", File(str(graph)), notes=[says],
-                           hint="compile the checkpoint again for the target that you run on")
+        return Unsupported("S605", "onnxruntime has no kernel for a node of the artifact", File(str(graph)),
+                           notes=[says], hint="compile the checkpoint again for the target that you run on")
     if isinstance(error, MemoryError) or out_of_memory(says):
         return Unsupported("S617", "not enough memory to load the artifact", File(str(graph)), notes=[says],
                            hint="use smaller weights or a machine with more memory")

@@ -7,6 +7,7 @@ penalties, then the highest logit, the lowest id among equals.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -119,14 +120,16 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, prompt: Iterable[int], vocab_size: int) -> None:
         self.sampling = sampling
-        entropy = np.random.SeedSequence().entropy if sampling.seed is None else sampling.seed
-        self.seed = int(str(entropy)) % 2**64 if sampling.seed is None else sampling.seed
+        self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
+        self._plain = sampling == Sampling(seed=sampling.seed)
         self._rng = np.random.default_rng(self.seed)
         self._output: Indices = np.zeros(vocab_size, np.int64)
         self._seen: Indices = np.bincount(np.fromiter(prompt, np.int64), minlength=vocab_size)
 
     def choose(self, logits: npt.NDArray[np.float32]) -> int:
         """The next token id from raw logits [V]; it is remembered as output."""
+        if self._plain:
+            return int(logits.argmax())
         scores = penalise(logits.astype(np.float64), self._seen, self._output, self.sampling)
         token = int(scores.argmax()) if self.sampling.temperature == 0 else self._draw(scores)
         self._seen[token] += 1

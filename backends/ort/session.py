@@ -120,11 +120,12 @@ class Session:
         kept = keep if 0 < keep < count else count
         made = kept if self._layout.keeps else count
         out = np.empty((ids.shape[0], made, self.vocab_size), self._layout.logits)
+        scalar = np.array(kept, np.int64)  # onnxruntime borrows the arrays: they must live until the run is over
         value = onnxruntime.OrtValue.ortvalue_from_numpy
         binding.bind_ortvalue_input("input_ids", value(ids))
         binding.bind_ortvalue_input("attention_mask", value(mask))
         if self._layout.keeps:
-            binding.bind_ortvalue_input(KEEP, value(np.array(kept, np.int64)))
+            binding.bind_ortvalue_input(KEEP, value(scalar))
         binding.bind_ortvalue_output("logits", value(out))
         try:
             self._session.run_with_iobinding(binding)
@@ -145,7 +146,8 @@ class Session:
         return Internal("S616", "onnxruntime failed in a step", where, notes=[says],
                         hint="please report this with the command and the artifact's uaii.json")
 
-    def prefill(self, ids: Sequence[int] | Ids, cache: Cache, *, row: int | None = None, keep_logits: int = 1) -> Logits:
+    def prefill(self, ids: Sequence[int] | Ids, cache: Cache, *, row: int | None = None,
+                keep_logits: int = 1) -> Logits:
         """Run a prompt [S] in chunks after what the cache's row holds; logits of the last token [1,V], or of all [S,V].
 
         `keep_logits` is 1 or 0 (all). The chunk is 512 tokens and shrinks past 8192 tokens of context, so that the
@@ -173,8 +175,8 @@ class Session:
 
 def no_prompt() -> Usage:
     """The refusal of a prompt without tokens."""
-    return Usage("S613", "the prompt has no tokens", why="there is nothing to continue, and this model's tokenizer adds "
-                 "no start token by itself", hint="give a prompt, or the model's BOS id")
+    return Usage("S613", "the prompt has no tokens", why="a model continues something; it has no first token by itself",
+                 hint="give a prompt, or the id of the model's BOS token")
 
 
 def _lengths(mask: Ids, past: Ids, count: int) -> Ids:
@@ -183,7 +185,7 @@ def _lengths(mask: Ids, past: Ids, count: int) -> Ids:
     total: Ids = mask.sum(axis=1).astype(np.int64) if mask.ndim == 2 else np.zeros(0, np.int64)
     if total.size != past.size or not np.array_equal(mask, np.arange(mask.shape[1]) < total[:, None]):
         raise Usage("S614", "the attention mask must be ones, then zeros, in each row",
-                    why="GroupQueryAttention counts a row's tokens from the left: with left padding it is silently wrong",
+                    why="GroupQueryAttention counts a row's tokens from the left: left padding is wrong silently",
                     hint="pad on the right")
     new = total - past
     if (new < 1).any() or new.max() != count:
