@@ -46,7 +46,12 @@ def names_in(folder: Path) -> list[str]:
 
 def unreadable(path: Path, err: OSError) -> Usage:
     """The error for what the operating system will not let uaii read."""
-    return Usage("U003", f"{path.name} cannot be read: {err.strerror}", File(str(path)))
+    return Usage("U003", f"{path.name} cannot be read: {err.strerror}", File(str(path)), hint="check its permissions")
+
+
+def not_a_file(path: Path) -> Usage:
+    """The error for a folder, a pipe or nothing where a file must be."""
+    return Usage("U003", f"{path.name} is not a regular file", File(str(path)), hint="give a file that can be read twice")
 
 
 class Blob:
@@ -58,7 +63,7 @@ class Blob:
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, str(path)
         if not path.is_file():
-            raise Usage("U003", f"{path.name} is not a regular file", File(self.name))
+            raise not_a_file(path)
         try:
             with path.open("rb") as file:
                 self.size = path.stat().st_size

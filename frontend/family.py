@@ -57,13 +57,14 @@ class Lowered:
     family: Family
     config: Config
     build: Build
+    context_length: int
 
     @property
     def hparams(self) -> dict[str, Any]:
         """What the run time has to know: context_length, layers, kv_heads, head_dim, vocab_size."""
         cache_inputs = [v for v in self.graph.inputs if v.name.endswith(".key")]
         _, kv, _, d = cache_inputs[0].type.shape
-        return {"context_length": int(self.config.__dict__["max_positions"]), "layers": len(cache_inputs),
+        return {"context_length": self.context_length, "layers": len(cache_inputs),
                 "kv_heads": kv, "head_dim": d, "vocab_size": self.graph.outputs[0].type.shape[-1]}
 
     def tensor_account(self) -> list[dict[str, str]]:
@@ -154,7 +155,8 @@ def lower(ckpt: Checkpoint, accept: frozenset[str] = frozenset()) -> Lowered:
         family.model(config, build)
     except Internal as error:
         raise contradiction(error, config) from error
+    context = int(getattr(config, "max_positions"))  # noqa: B009  every family declares it
     build.close()
     config.close()
     graph.verify()
-    return Lowered(graph, family, config, build)
+    return Lowered(graph, family, config, build, context)

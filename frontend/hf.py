@@ -73,7 +73,7 @@ class HfFolder:
 
 def _refuse_not_a_model(folder: Path) -> None:
     if not folder.is_dir():
-        raise Usage("U003", f"{folder.name} is not a folder", File(str(folder)))
+        raise Usage("U003", f"{folder.name} is not a folder", File(str(folder)), hint="give the folder of the model")
     adapter = folder / "adapter_config.json"
     if adapter.exists():
         raise Unsupported("H331", f"{folder} is a LoRA adapter: give the merged model", File(str(adapter)),

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from uaii.frontend.blob import refuse_placeholder, unreadable
-from uaii.ir.diag import Malformed, Usage
+from uaii.frontend.blob import not_a_file, refuse_placeholder, unreadable
+from uaii.ir.diag import Malformed
 from uaii.ir.loc import File
 
 LIMIT = 1 << 28  # bytes; the index of the largest public checkpoint is under 2^25
@@ -56,7 +56,7 @@ def read_object(code: str, path: Path) -> dict[str, Any]:
     Raises Malformed `code` (see parse_object), H301 (a Git LFS pointer, a web page), Usage U003 when it cannot be read.
     """
     if not path.is_file():
-        raise Usage("U003", f"{path.name} is not a regular file", File(str(path)))
+        raise not_a_file(path)
     try:
         with path.open("rb") as file:
             text = file.read(LIMIT + 1)

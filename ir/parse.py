@@ -11,6 +11,7 @@ from uaii.ir.diag import Malformed
 from uaii.ir.ops import RopeScaling
 from uaii.ir.recipe import RECIPES, Recipe, make
 from uaii.ir.stages import Stage
+from uaii.ir.text import optional
 from uaii.ir.types import ELEMS, Tensor
 
 TOKEN = re.compile(r'\s*(?:(?P<str>"(?:[^"\\]|\\.)*")|(?P<num>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]))|'
@@ -187,13 +188,16 @@ class _Parser:
         if name not in OPS:
             raise self.fail(f"unknown operation {name!r}")
         cls, fields = OPS[name], dict[str, Any]()
-        positional = iter(cls.operand_names)
+        positional = iter(n for n in cls.operand_names if n not in optional(cls))
         while self.peek() not in ("{", ":"):
             tok = self.next()
             if self.take("="):
                 fields[tok] = self.value(self.next(), values)
             else:
-                fields[next(positional)] = self.value(tok, values)
+                slot = next(positional, None)
+                if slot is None:
+                    raise self.fail(f"{name} takes no operand more than it has")
+                fields[slot] = self.value(tok, values)
             self.take(",")
         fields |= self.attrs("}") if self.take("{") else {}
         if odd := set(fields) - {*cls.operand_names, *cls.attr_names}:

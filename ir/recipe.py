@@ -44,7 +44,7 @@ class Recipe:
 def _show(arg: Any) -> str:
     if isinstance(arg, tuple):
         return f"[{', '.join(_show(a) for a in arg)}]"
-    return str(arg) if isinstance(arg, Recipe | str) else repr(arg)
+    return str(arg) if isinstance(arg, Recipe | Tensor | str) else repr(arg)
 
 
 def _typed(rule: Typing) -> Typing:

@@ -34,6 +34,10 @@ class Rewrite:
         self.seen += [value.op.loc] if value.op.loc is not None else []
         return self.account.watch(value.op)
 
+    def beside(self, value: Value | None, kind: type[OpT]) -> OpT | None:
+        """The op behind `value` if it is of that kind, for a look only: the rule does not replace it."""
+        return value.op if value is not None and isinstance(value.op, kind) else None
+
     def also(self, old: Value, new: Value) -> None:
         """From here on, `new` stands for `old` too."""
         self.moved[old] = new

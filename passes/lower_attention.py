@@ -63,7 +63,7 @@ class FuseRope(Pass):
             return Why("the rotation is not folded yet")
         if (q.dim, q.interleaved, q.magnitude) != (k.dim, k.interleaved, k.magnitude):
             return Why("q and k are rotated differently")
-        where, lengths = rw.producer(q.positions, Positions), rw.producer(op.lengths, KeyLengths)
+        where, lengths = rw.beside(q.positions, Positions), rw.beside(op.lengths, KeyLengths)
         if where is None or lengths is None or q.positions is not k.positions or where.mask is not lengths.mask:
             return Why("positions are not counted from the mask; the kernel counts them itself")
         tables = [rw.weight(name, make(f"rope_{name[5:8]}", q.freqs.recipe, self.context, q.magnitude), q.freqs)

@@ -1,0 +1,133 @@
+"""Walks a graph of the ort stage and asks one rule per op for ONNX nodes. No rule, no model."""
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from uaii.ir.account import Account
+from uaii.ir.core import Graph, Op, Value, Weight
+from uaii.ir.diag import Internal
+from uaii.ir.loc import Loc, site
+from uaii.ir.stages import Stage
+from uaii.ir.text import name_values
+from uaii.ir.types import Tensor
+
+OpT = TypeVar("OpT", bound=Op)
+EmitRule = Callable[[Any, "Emit"], None]
+RULES: dict[type[Op], EmitRule] = {}
+MS = "com.microsoft"
+OPSETS = {"": 23, MS: 1}
+IR_VERSION = 10
+ELEM = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "i64": TensorProto.INT64, "i32": TensorProto.INT32,
+        "u8": TensorProto.UINT8, "i8": TensorProto.INT8, "bool": TensorProto.BOOL}
+DIMS = {"B": "batch_size", "S": "sequence_length", "P": "past_sequence_length", "T": "total_sequence_length",
+        "L": "logits_length"}
+
+
+def emits(kind: type[OpT]) -> Callable[[Callable[[OpT, Emit], None]], Callable[[OpT, Emit], None]]:
+    """Registers the rule that turns an op into nodes."""
+    def put(rule: Callable[[OpT, Emit], None]) -> Callable[[OpT, Emit], None]:
+        if kind in RULES:
+            raise TypeError(f"{kind.name} has two emission rules")
+        RULES[kind] = rule
+        return rule
+    return put
+
+
+@dataclass
+class Emit:
+    """What a rule writes into: nodes named by where they stand, small constants, value names."""
+
+    names: dict[Value, str]
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    init: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    origins: dict[str, tuple[Op, Loc | None]] = field(default_factory=dict)
+    op: Op | None = None
+
+    def node(self, kind: str, *inputs: Value | str | None, outputs: tuple[Value | str, ...] | None = None,
+             domain: str = "", **attrs: Any) -> str:
+        """One node; returns its first output's name. None is an absent optional input."""
+        assert self.op is not None
+        outs = [self.name(o) for o in (self.op.results if outputs is None else outputs)]
+        stem = f"/{site(self.op.loc) or self.op.name}/{kind}".replace("//", "/")
+        name, n = stem, 1
+        while name in self.origins:
+            name, n = f"{stem}_{n}", n + 1
+        ins = ["" if i is None else self.name(i) for i in inputs]
+        while ins and not ins[-1]:
+            ins.pop()
+        self.nodes.append(helper.make_node(kind, ins, outs, name=name, domain=domain, **attrs))
+        self.origins[name] = (self.op, self.op.loc)
+        return outs[0]
+
+    def name(self, v: Value | str) -> str:
+        if isinstance(v, Weight):
+            return weight_name(v)
+        return v if isinstance(v, str) else self.names[v].removeprefix("%")
+
+    def temp(self, what: str) -> str:
+        """A name for a value between two nodes of one rule."""
+        assert self.op is not None
+        return f"{self.name(self.op.results[0])}/{what}"
+
+    def const(self, array: Any, name: str | None = None) -> str:
+        """A small constant, stored in the model once per content."""
+        a = np.asarray(array)
+        name = name or f"const/{a.dtype}/{'x'.join(map(str, a.shape))}/{a.tobytes().hex()}"
+        self.init.setdefault(name, numpy_helper.from_array(a, name))
+        return name
+
+
+def emit(graph: Graph) -> tuple[onnx.ModelProto, Emit]:
+    """The model without its weights' data: every weight of the graph is an initializer that the writer adds.
+
+    Raises Internal E301 for ops without a rule, E302 when a rule leaves an operand or attribute unread.
+    """
+    _load_rules()
+    if graph.stage != Stage.ORT:
+        raise Internal("E303", f"emission takes the ort stage, not {graph.stage}")
+    e = Emit(name_values(graph))
+    missing = {op.name: op for op in graph.ops if type(op) not in RULES}
+    if missing:
+        raise Internal("E301", f"no ONNX rule for {', '.join(missing)}", next(iter(missing.values())).loc,
+                       hint="run the passes that lower it, or add a rule under backends/onnx/rules/")
+    for op in graph.ops:
+        e.op, account = op, Account()
+        RULES[type(op)](account.watch(op), e)
+        if unread := account.unread():
+            raise Internal("E302", f"the ONNX rule for {op.name} never reads {', '.join(f for _, f in unread)}", op.loc,
+                           why="what a rule does not read, the model does not say")
+    outputs = []
+    for label, v in zip(graph.output_names, graph.outputs, strict=True):
+        if e.name(v) != label:
+            e.nodes.append(helper.make_node("Identity", [e.name(v)], [label], name=f"/outputs/{label}"))
+        outputs.append(info(label, v.type))
+    for v in graph.inputs:
+        if v.default is not None:
+            e.const(np.asarray(v.default, np.int64), v.name)
+    g = helper.make_graph(e.nodes, graph.name, [info(v.name, v.type) for v in graph.inputs], outputs, list(e.init.values()))
+    model = helper.make_model(g, ir_version=IR_VERSION, producer_name="uaii",
+                              opset_imports=[helper.make_opsetid(d, v) for d, v in OPSETS.items()])
+    return model, e
+
+
+def weight_name(w: Weight) -> str:
+    """The initializer's name: weights and values share one name space in ONNX."""
+    return f"weights/{w.name}"
+
+
+def info(name: str, t: Tensor) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, ELEM[t.elem], [DIMS.get(d, d) if isinstance(d, str) else d for d in t.shape])
+
+
+def _load_rules() -> None:
+    from uaii.backends.onnx import rules
+    for module in pkgutil.iter_modules(rules.__path__):
+        importlib.import_module(f"{rules.__name__}.{module.name}")

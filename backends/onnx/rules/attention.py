@@ -1,0 +1,86 @@
+"""Positions, rotation and attention."""
+from __future__ import annotations
+
+import numpy as np
+
+from uaii.backends.onnx.emit import MS, Emit, emits
+from uaii.ir import ops
+
+
+@emits(ops.Positions)
+def positions(op: ops.Positions, e: Emit) -> None:
+    """cumsum(mask) - 1, not below 0, the last S columns."""
+    counted = e.node("CumSum", op.mask, e.const(np.int64(1)), outputs=(e.temp("counted"),))
+    from_zero = e.node("Sub", counted, e.const(np.int64(1)), outputs=(e.temp("from_zero"),))
+    legal = e.node("Max", from_zero, e.const(np.int64(0)), outputs=(e.temp("legal"),))
+    length = e.node("Shape", op.ids, outputs=(e.temp("length"),), start=1, end=2)
+    start = e.node("Neg", length, outputs=(e.temp("start"),))
+    one = e.const(np.array([1], np.int64))
+    e.node("Slice", legal, start, e.const(np.array([np.iinfo(np.int64).max], np.int64)), one)
+
+
+@emits(ops.SplitHeads)
+def split_heads(op: ops.SplitHeads, e: Emit) -> None:
+    d = int(op.x.type.shape[-1]) // op.n
+    e.node("Reshape", op.x, e.const(np.array([0, 0, op.n, d], np.int64)))
+
+
+@emits(ops.MergeHeads)
+def merge_heads(op: ops.MergeHeads, e: Emit) -> None:
+    e.node("Reshape", op.x, e.const(np.array([0, 0, int(op.out.type.shape[-1])], np.int64)))
+
+
+@emits(ops.DynamicFreqs)
+def dynamic_freqs(op: ops.DynamicFreqs, e: Emit) -> None:
+    """f32 throughout, as transformers computes it."""
+    def f32(x: float) -> str:
+        return e.const(np.float32(x))
+
+    last = e.node("ReduceMax", op.positions, outputs=(e.temp("last"),), keepdims=0)
+    count = e.node("Add", last, e.const(np.int64(1)), outputs=(e.temp("count"),))
+    longest = e.node("Max", count, e.const(np.int64(op.max_positions)), outputs=(e.temp("longest"),))
+    length = e.node("Cast", longest, outputs=(e.temp("length"),), to=1)
+    scaled = e.node("Mul", length, f32(op.factor / op.max_positions), outputs=(e.temp("scaled"),))
+    growth = e.node("Sub", scaled, f32(op.factor - 1), outputs=(e.temp("growth"),))
+    power = e.node("Pow", growth, f32(op.dim / (op.dim - 2)), outputs=(e.temp("power"),))
+    base = e.node("Mul", power, f32(op.theta), outputs=(e.temp("base"),))
+    e.node("Pow", base, e.const((-np.arange(0, op.dim, 2) / op.dim).astype(np.float32)))
+
+
+@emits(ops.RopeTable)
+def rope_table(op: ops.RopeTable, e: Emit) -> None:
+    at = e.node("Cast", op.positions, outputs=(e.temp("positions"),), to=1)
+    column = e.node("Unsqueeze", at, e.const(np.array([-1], np.int64)), outputs=(e.temp("column"),))
+    angle = e.node("Mul", column, op.freqs, outputs=(e.temp("angle"),))
+    for kind, out in zip(("Cos", "Sin"), op.results, strict=True):
+        plain = op.magnitude == 1.0
+        turned = e.node(kind, angle, outputs=(out if plain else e.temp(kind.lower()),))
+        if not plain:
+            e.node("Mul", turned, e.const(np.float32(op.magnitude)), outputs=(out,))
+
+
+@emits(ops.Rotary)
+def rotary(op: ops.Rotary, e: Emit) -> None:
+    e.node("RotaryEmbedding", op.x, op.cos, op.sin, num_heads=op.heads, interleaved=int(op.interleaved),
+           rotary_embedding_dim=2 * int(op.cos.type.shape[-1]))
+
+
+@emits(ops.KeyLengths)
+def key_lengths(op: ops.KeyLengths, e: Emit) -> None:
+    count = e.node("ReduceSum", op.mask, e.const(np.array([1], np.int64)), outputs=(e.temp("count"),), keepdims=0)
+    less = e.node("Sub", count, e.const(np.int64(1)), outputs=(e.temp("less"),))
+    e.node("Cast", less, to=6)
+
+
+@emits(ops.TotalLength)
+def total_length(op: ops.TotalLength, e: Emit) -> None:
+    width = e.node("Shape", op.mask, outputs=(e.temp("width"),), start=1, end=2)
+    scalar = e.node("Squeeze", width, outputs=(e.temp("scalar"),))
+    e.node("Cast", scalar, to=6)
+
+
+@emits(ops.Gqa)
+def gqa(op: ops.Gqa, e: Emit) -> None:
+    e.node("GroupQueryAttention", op.q, op.k, op.v, op.past_k, op.past_v, op.lengths, op.total, op.cos, op.sin, domain=MS,
+           num_heads=op.heads, kv_num_heads=op.kv_heads, scale=op.scale, softcap=op.softcap,
+           local_window_size=op.window or -1, do_rotary=int(op.cos is not None), rotary_interleaved=int(op.interleaved))

@@ -1,0 +1,65 @@
+"""Streams weights beside the model: one tensor in memory at a time, each at an aligned offset, equal bytes once."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from uaii.backends import recipes
+from uaii.backends.onnx.emit import ELEM, weight_name
+from uaii.ir.core import Graph, Weight
+from uaii.ir.diag import Internal
+
+DATA = "model.onnx.data"
+ALIGN = 64
+Progress = Callable[[str, int, int], None]  # weight, bytes written so far, bytes in all
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a weight lies in the data file."""
+
+    offset: int
+    nbytes: int
+
+
+def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: Path,
+          progress: Progress | None = None) -> dict[str, Placed]:
+    """Writes model.onnx and model.onnx.data into `folder`; returns each weight's place.
+
+    Raises Internal E310 when a recipe yields other bytes than its type says.
+    """
+    places: dict[str, Placed] = {}
+    own = [w for w in graph.weights.values() if w.recipe.op != "view"]
+    total, end = sum(w.type.nbytes for w in own), 0
+    with (folder / DATA).open("wb") as out:
+        for w in own:
+            end += -end % ALIGN
+            out.seek(end)
+            values = np.ascontiguousarray(recipes.evaluate(w.recipe, source))
+            if values.nbytes != w.type.nbytes:
+                raise Internal("E310", f"@{w.name} is {w.type}, its recipe gave {values.dtype}{list(values.shape)}", w.loc)
+            out.write(memoryview(values).cast("B") if values.nbytes else b"")
+            places[w.name] = Placed(end, values.nbytes)
+            end += values.nbytes
+            if progress:
+                progress(w.name, sum(p.nbytes for p in places.values()), total)
+    for w in graph.weights.values():
+        if w.recipe.op == "view":
+            places[w.name] = places[w.recipe.args[0]]
+        model.graph.initializer.append(_external(w, places[w.name]))
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    return places
+
+
+def _external(w: Weight, at: Placed) -> TensorProto:
+    proto = TensorProto(name=weight_name(w), data_type=ELEM[w.type.elem], dims=w.type.sizes, data_location=TensorProto.EXTERNAL)
+    fields: dict[str, Any] = {"location": DATA, "offset": at.offset, "length": at.nbytes}
+    for k, v in fields.items():
+        proto.external_data.add(key=k, value=str(v))
+    return proto
