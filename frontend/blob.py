@@ -51,7 +51,8 @@ def unreadable(path: Path, err: OSError) -> Usage:
 
 def not_a_file(path: Path) -> Usage:
     """The error for a folder, a pipe or nothing where a file must be."""
-    return Usage("U003", f"{path.name} is not a regular file", File(str(path)), hint="give a file that can be read twice")
+    return Usage("U003", f"{path.name} is not a regular file", File(str(path)),
+                 hint="give a file that can be read twice")
 
 
 class Blob:

@@ -70,9 +70,11 @@ def test_reads_what_gguf_py_wrote(tmp_path: Path) -> None:
 
 def test_metadata_keeps_values_and_kinds(tmp_path: Path) -> None:
     pairs = [("a.u8", "u8", 255), ("a.i8", "i8", -128), ("a.u16", "u16", 65535), ("a.i16", "i16", -32768),
-             ("a.u32", "u32", 2**32 - 1), ("a.i32", "i32", -(2**31)), ("a.f32", "f32", 0.5), ("a.u64", "u64", 2**64 - 1),
+             ("a.u32", "u32", 2**32 - 1), ("a.i32", "i32", -(2**31)), ("a.f32", "f32", 0.5),
+             ("a.u64", "u64", 2**64 - 1),
              ("a.i64", "i64", -(2**63)), ("a.f64", "f64", 1e300), ("a.str", "str", "héé"), ("a.yes", "bool", 1),
-             ("a.two", "bool", 2), ("a.no", "bool", 0), ("b.str", "arr[str]", ["x", "", "yz"]), ("b.i32", "arr[i32]", [1, -2]),
+             ("a.two", "bool", 2), ("a.no", "bool", 0), ("b.str", "arr[str]", ["x", "", "yz"]),
+             ("b.i32", "arr[i32]", [1, -2]),
              ("b.f32", "arr[f32]", [0.25]), ("b.bool", "arr[bool]", [0, 1, 7]), ("b.u64", "arr[u64]", [2**64 - 1])]
     model = Gguf(write(tmp_path, gguf_bytes(pairs)))
     want = {k: bool(v) if kind == "bool" else v for k, kind, v in pairs} | {"b.bool": [False, True, True]}
@@ -122,10 +124,12 @@ def test_opening_reads_headers_only(tmp_path: Path) -> None:
 
 
 def test_fingerprint_follows_the_header_and_not_the_weights(tmp_path: Path) -> None:
-    first, weights, header = (Gguf(write(tmp_path, gguf_bytes([("a", "u8", n)], [tensor(data=data)]), f"{i}.gguf")).fingerprint()
-                              for i, (n, data) in enumerate([(1, bytes(24)), (1, bytes([9]) * 24), (2, bytes(24))]))
-    digests = [f["files"][0]["header_sha256"] for f in (first, weights, header)]
-    assert digests[0] == digests[1] != digests[2] and first["files"][0]["size"] == (tmp_path / "0.gguf").stat().st_size
+    made = [(1, bytes(24)), (1, bytes([9]) * 24), (2, bytes(24))]
+    paths = [write(tmp_path, gguf_bytes([("a", "u8", n)], [tensor(data=data)]), f"{i}.gguf") for i, (n, data) in
+             enumerate(made)]
+    first, weights, header = (Gguf(path).fingerprint()["files"][0] for path in paths)
+    assert first["header_sha256"] == weights["header_sha256"] != header["header_sha256"]
+    assert (first["name"], first["size"]) == ("0.gguf", paths[0].stat().st_size)
 
 
 # --- files that must be refused ---
@@ -148,28 +152,35 @@ MALFORMED = {
     "n_kv 2^62": (gguf_bytes([ARCH], n_pairs=BIG), "G303", "byte 8", f"{BIG} keys are declared"),
     "n_tensors 2^62": (gguf_bytes([ARCH], n_tensors=BIG), "G303", "byte 8", f"{BIG} tensors"),
     "n_kv negative": (gguf_bytes([ARCH], n_pairs=-1), "G303", "byte 8", "-1 keys"),
-    "one key short": (gguf_bytes([ARCH] * 1, n_pairs=2), "G303", "byte 69", "the length of a key needs 77 bytes and the file has 69"),
+    "one key short": (gguf_bytes([ARCH] * 1, n_pairs=2), "G303", "byte 69",
+                      "the length of a key needs 77 bytes and the file has 69"),
     "string 2^63": (gguf_bytes([("k", "raw", struct.pack("<IQ", 8, 2**63) + bytes(30))]), "G303", "byte 45", "k needs"),
     "key 2^63": (b"GGUF" + struct.pack("<IqqQ", 3, 0, 1, 2**63) + bytes(30), "G303", "byte 32", "a key needs"),
-    "array 2^40": (gguf_bytes([("k", "raw", RAW_ARRAY)]), "G303", "byte 49", f"k needs {49 + 2**43} bytes and the file has 49"),
+    "array 2^40": (gguf_bytes([("k", "raw", RAW_ARRAY)]), "G303", "byte 49",
+                   f"k needs {49 + 2**43} bytes and the file has 49"),
     "array of u8 2^63": (gguf_bytes([("k", "raw", struct.pack("<IIQ", 9, 0, 2**63))]), "G303", "byte 49", "k needs"),
     "element cut": (gguf_bytes([("k", "raw", struct.pack("<IIQQ", 9, 8, 1, 99))]), "G303", "byte 49", "element 0 of k"),
     "empty key": (gguf_bytes([("", "u32", 1)]), "G304", "byte 24", "a key is empty"),
     "key with escape": (gguf_bytes([("a\x1b[31m", "u32", 1)]), "G304", "byte 24", r"a key is 'a\x1b[31m'"),
     "key not UTF-8": (gguf_bytes([(b"a\xff", "u32", 1)]), "G304", "byte 24", "a key is"),
-    "key twice": (gguf_bytes([ARCH, ARCH]), "G304", f"byte {24 + len(pair(*ARCH))}", "general.architecture is there twice"),
+    "key twice": (gguf_bytes([ARCH, ARCH]), "G304", f"byte {24 + len(pair(*ARCH))}",
+                  "general.architecture is there twice"),
     "value type 13": (gguf_bytes([("k", "raw", struct.pack("<I", 13) + bytes(8))]), "G305", "byte 33", "value type 13"),
-    "nested array": (gguf_bytes([("k", "raw", struct.pack("<IIQ", 9, 9, 1))]), "G305", "byte 37", "k is an array of arrays"),
-    "element type 99": (gguf_bytes([("k", "raw", struct.pack("<IIQ", 9, 99, 1))]), "G305", "byte 37", "elements of type 99"),
+    "nested array": (gguf_bytes([("k", "raw", struct.pack("<IIQ", 9, 9, 1))]), "G305", "byte 37",
+                     "k is an array of arrays"),
+    "element type 99": (gguf_bytes([("k", "raw", struct.pack("<IIQ", 9, 99, 1))]), "G305", "byte 37",
+                        "elements of type 99"),
     "nan": (gguf_bytes([("k", "f32", float("nan"))]), "G305", "byte 33", "k is nan"),
     "alignment 0": (gguf_bytes([("general.alignment", "u32", 0)]), "G306", "general.alignment", "is 0 (u32)"),
     "alignment 48": (gguf_bytes([("general.alignment", "u32", 48)]), "G306", "general.alignment", "is 48 (u32)"),
     "alignment u64": (gguf_bytes([("general.alignment", "u64", 32)]), "G306", "general.alignment", "is 32 (u64)"),
-    "alignment array": (gguf_bytes([("general.alignment", "arr[u32]", [32])]), "G306", "general.alignment", "(arr[u32])"),
+    "alignment array": (gguf_bytes([("general.alignment", "arr[u32]", [32])]), "G306", "general.alignment",
+                        "(arr[u32])"),
     "name of 64 bytes": (gguf_bytes([], [tensor("n" * 64)]), "G307", "byte 24", "has 64 bytes, 1 to 63 are allowed"),
     "no name": (gguf_bytes([], [tensor("")]), "G307", "byte 24", "has 0 bytes, 1 to 63 are allowed"),
     "name with newline": (gguf_bytes([], [tensor("a\nb")]), "G307", "byte 24", r"'a\nb'"),
-    "5 dimensions": (gguf_bytes([], [tensor(dims=(1, 1, 1, 2, 3))]), "G307", "byte 24", "w has 5 dimensions, 4 at most"),
+    "5 dimensions": (gguf_bytes([], [tensor(dims=(1, 1, 1, 2, 3))]), "G307", "byte 24",
+                     "w has 5 dimensions, 4 at most"),
     "rank 2^31": (gguf_bytes([], [tensor(rank=2**31)]), "G307", "byte 24", "2147483648 dimensions"),
     "dimension 0": (gguf_bytes([], [tensor(dims=(2, 0))]), "G307", "byte 24", "has the dimensions [2, 0]"),
     "dimension -1": (gguf_bytes([], [tensor(dims=(-1, -6))]), "G307", "byte 24", "has the dimensions [-1, -6]"),
@@ -185,8 +196,10 @@ MALFORMED = {
                     f"need {2**63 + 96 + 24} bytes and the file has 165"),
     "one byte short": (gguf_bytes([], [tensor()])[:-1], "G311", "tensor w", "need 120 bytes and the file has 119"),
     "data missing": (gguf_bytes([], [tensor()])[:96], "G311", "tensor w", "need 120 bytes and the file has 96"),
-    "cut in the infos": (gguf_bytes([], [tensor()])[:60], "G303", "byte 57", "the offset of w needs 65 bytes and the file has 60"),
-    "two files joined": (gguf_bytes([ARCH], [tensor(data=bytes(32))]) * 2, "G314", "byte 160", "several GGUF files joined"),
+    "cut in the infos": (gguf_bytes([], [tensor()])[:60], "G303", "byte 57",
+                         "the offset of w needs 65 bytes and the file has 60"),
+    "two files joined": (gguf_bytes([ARCH], [tensor(data=bytes(32))]) * 2, "G314", "byte 160",
+                         "several GGUF files joined"),
     "vocabularies joined": (gguf_bytes([ARCH]) * 2, "G314", "byte 69", "several GGUF files joined"),
 }
 
@@ -366,13 +379,15 @@ def test_byte_slices_are_explained(tmp_path: Path, name: str) -> None:
 
 
 def test_only_diagnostics_come_out_of_mutated_files(tmp_path: Path) -> None:
-    base = gguf_bytes([ARCH, ("general.alignment", "u32", 32), ("split.count", "u16", 1), ("t", "arr[str]", ["ab", "c"]),
+    base = gguf_bytes([ARCH, ("general.alignment", "u32", 32), ("split.count", "u16", 1),
+                       ("t", "arr[str]", ["ab", "c"]),
                        ("f", "arr[f32]", [1.0, 2.0]), ("eps", "f64", 1e-5)],
-                      [tensor("a"), tensor("q", dims=(32, 2), kind=Q8_0, data=bytes(68)), tensor("h", dims=(4,), kind=1)])
+                      [tensor("a"), tensor("q", dims=(32, 2), kind=Q8_0, data=bytes(68)),
+                       tensor("h", dims=(4,), kind=1)])
     rng = random.Random(7)
     path = tmp_path / "m.gguf"
     codes: dict[str, int] = {}
-    for _ in range(3000):
+    for _ in range(2000):
         data = bytearray(base)
         for _ in range(rng.choice((1, 1, 2, 4))):
             at = rng.randrange(len(data))

@@ -61,12 +61,14 @@ def test_inspect_reaches_the_reader(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "kind", "code", "reason"), [
     ("hf/model.safetensors", Usage, "U002", "model.safetensors is one file of a model: give the folder"),
-    ("hf/config.json", Usage, "U002", "config.json is one file of a model"), ("x.onnx", Usage, "U002", "give the folder"),
+    ("hf/config.json", Usage, "U002", "config.json is one file of a model"),
+    ("x.onnx", Usage, "U002", "give the folder"),
     ("x.bin", Usage, "U002", "give the folder"), ("notes.txt", Usage, "U002", "is not a checkpoint"),
     ("artifact", Usage, "U002", "is a compiled artifact"), ("absent", Usage, "U001", "does not exist"),
     ("sliced.gguf", Usage, "U001", "cat "), ("sliced.gguf.part1of2", Malformed, "G314", "is a slice"),
     ("n" * 300, Usage, "U003", "cannot be read")])
-def test_paths_that_are_no_checkpoint(tmp_path: Path, path: str, kind: type[Diagnostic], code: str, reason: str) -> None:
+def test_paths_that_are_no_checkpoint(tmp_path: Path, path: str, kind: type[Diagnostic], code: str,
+                                      reason: str) -> None:
     folder(tmp_path / "hf")
     put(tmp_path / "artifact/uaii.json", b"{}")
     for name in ("x.onnx", "x.bin", "notes.txt", "sliced.gguf.part1of2"):
@@ -94,7 +96,8 @@ def test_models_without_public_weights(tmp_path: Path, monkeypatch: pytest.Monke
     assert isinstance(open_checkpoint(name), HfFolder)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt-oss-20b", "gpt4all-j", "gpt-4chan", "google/gemma-2-2b", "org/gpt-4-clone"])
+@pytest.mark.parametrize("name",
+                         ["gpt2", "gpt-oss-20b", "gpt4all-j", "gpt-4chan", "google/gemma-2-2b", "org/gpt-4-clone"])
 def test_names_that_only_look_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Usage) as err:

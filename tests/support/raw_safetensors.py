@@ -9,7 +9,8 @@ from pathlib import Path
 
 def st_bytes(header: Mapping[str, object] | str | bytes, data: bytes = b"", length: int | None = None) -> bytes:
     """A file with this header (an object, or its text); `length` makes the length field lie."""
-    text = header if isinstance(header, bytes) else header.encode() if isinstance(header, str) else json.dumps(header).encode()
+    text = header if isinstance(header, bytes) else header.encode() if isinstance(header,
+                                                                                  str) else json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + data
 
 
@@ -24,7 +25,8 @@ def f32_file(path: Path, *names: str) -> None:
     path.write_bytes(st_bytes(header, b"".join(struct.pack("<ff", i, -i) for i in range(len(names)))))
 
 
-def folder(path: Path, config: Mapping[str, object] | None = None, *, shards: Mapping[str, list[str]] | None = None) -> Path:
+def folder(path: Path, config: Mapping[str, object] | None = None, *,
+           shards: Mapping[str, list[str]] | None = None) -> Path:
     """A model folder: config.json and either model.safetensors with one tensor `w` or the shards with an index."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.json").write_text(json.dumps(config if config is not None else {"model_type": "llama"}))
