@@ -19,5 +19,5 @@ def load_tokenizer(checkpoint: Checkpoint) -> TokenizerFiles:
     if isinstance(checkpoint, HfFolder):
         from uaii.frontend.tokenizer.folder import from_folder
         return from_folder(checkpoint.path, checkpoint.metadata, checkpoint.generation)
-    from uaii.frontend.tokenizer.gguf_tokenizer import from_gguf
+    from uaii.frontend.tokenizer.gguf import from_gguf
     return from_gguf(checkpoint.metadata, checkpoint.config_file)
