@@ -7,7 +7,8 @@ import onnxruntime
 import pytest
 from tiny_artifact import Tiny, tiny_model, write_artifact
 
-from uaii.backends.ort import device, session as module
+from uaii.backends.ort import device
+from uaii.backends.ort import session as module
 from uaii.backends.ort.cache import SharedCache
 from uaii.backends.ort.session import Session
 from uaii.ir.diag import Diagnostic, Unsupported
