@@ -1,0 +1,145 @@
+"""`uaii-run DIR`: generate from an artifact."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from uaii.cli.shell import FORMAT, data, guarded, talk
+from uaii.ir.diag import Usage
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option("--prompt", help="Text to continue. Without any prompt, text is read from stdin.")
+@click.option("--prompt-file", type=click.Path(path_type=Path), help="File whose text is the prompt (- is stdin).")
+@click.option("--token-ids", help="Prompt as ids: 1,2,3.")
+@click.option("--chat", "chatting", is_flag=True, help="Use the model's chat template: one turn for a prompt, else a conversation.")
+@click.option("--system", help="System message for --chat.")
+@click.option("--max-new-tokens", type=int, help="Stop after so many tokens. Default: 256, in a conversation to the context's end.")
+@click.option("--greedy", is_flag=True, help="Always the likeliest token (the default unless a sampling option is given).")
+@click.option("--temperature", type=float, help="Divides the logits before sampling.")
+@click.option("--top-k", type=int, help="Sample among the k likeliest.")
+@click.option("--top-p", type=float, help="Sample among the likeliest that hold this share of the probability.")
+@click.option("--min-p", type=float, help="Sample among tokens at least this likely, relative to the likeliest.")
+@click.option("--repeat-penalty", type=float, help="Divides the logits of tokens that were seen (1 = off).")
+@click.option("--presence-penalty", type=float, help="Subtracted once for tokens that were generated.")
+@click.option("--frequency-penalty", type=float, help="Subtracted for each time a token was generated.")
+@click.option("--seed", type=int, help="Same seed, same tokens.")
+@click.option("--stop", "stops", multiple=True, help="Text that ends generation; may be given several times.")
+@click.option("--ignore-eos", is_flag=True, help="Do not stop at the model's end tokens.")
+@click.option("--threads", type=int, help="Default: the physical cores.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--context", type=int, help="Longest text in tokens, below the artifact's own limit.")
+@click.option("--logits", "logits_file", type=click.Path(path_type=Path),
+              help="Write the prompt's logits, float32 [positions, vocab], to this .npy file and stop.")
+@click.option("--top-logprobs", type=int, default=0, help="Report the k likeliest tokens of every step (json).")
+@click.option("--stats", is_flag=True, help="Speed and memory, on stderr.")
+@click.option("--quiet", is_flag=True, help="No notes on stderr.")
+@FORMAT
+@guarded
+def main(artifact: Path, prompt: str | None, prompt_file: Path | None, token_ids: str | None, chatting: bool,
+         system: str | None, max_new_tokens: int | None, stops: tuple[str, ...], ignore_eos: bool, threads: int | None,
+         device: str, context: int | None, logits_file: Path | None, top_logprobs: int, stats: bool, quiet: bool, fmt: str,
+         **sampling: Any) -> None:
+    """Generate text from the artifact folder ARTIFACT; tokens stream to stdout as they come."""
+    from uaii.backends.ort.session import Session
+    from uaii.model import Model
+
+    given = [n for n, v in (("--prompt", prompt), ("--prompt-file", prompt_file), ("--token-ids", token_ids)) if v is not None]
+    if len(given) > 1:
+        raise Usage("U030", f"{' and '.join(given)} exclude each other")
+    if system is not None and not chatting:
+        raise Usage("U031", "--system is part of a conversation: add --chat")
+    chosen = choose(sampling)
+    model = Model(Session.open(artifact, threads=threads, device=device, context=context))
+    if chatting and not given and fmt == "text":
+        from uaii.cli.chat import converse
+        converse(model, chosen, system, max_new_tokens, stats=stats)
+        return
+    ids = prompt_ids(model, prompt, prompt_file, token_ids, chatting, system)
+    if logits_file is not None:
+        import numpy as np
+        np.save(logits_file, model.logits(ids))
+        return
+    limit = 256 if max_new_tokens is None else max_new_tokens
+    options = {"max_new_tokens": limit, "ignore_eos": ignore_eos, "sampling": chosen, "stop_strings": stops,
+               "logprobs": top_logprobs}
+    if fmt == "json":
+        generation = model.start(ids, **options)
+        steps = [{"id": s.id, "logprob": s.logprob, "top": s.top} for s in generation] if top_logprobs else None
+        data(generation.run().record() | ({"logprobs": steps} if steps is not None else {}))
+        return
+    answer(model, ids, stats=stats, quiet=quiet, **options)
+
+
+def choose(given: dict[str, Any]) -> Any:
+    """Sampling parameters; greedy unless one of them was given. Raises Usage U032."""
+    from uaii.backends.ort.sampling import Sampling
+
+    greedy = given.pop("greedy")
+    names = {"repeat_penalty": "repetition_penalty"}
+    said = {names.get(k, k): v for k, v in given.items() if v is not None}
+    drawing = [k for k in ("temperature", "top_k", "top_p", "min_p", "seed") if k in said]
+    if greedy and drawing:
+        raise Usage("U032", f"--greedy excludes --{drawing[0].replace('_', '-')}")
+    if drawing:
+        said.setdefault("temperature", 1.0)
+    return Sampling(**said)
+
+
+def prompt_ids(model: Any, prompt: str | None, file: Path | None, token_ids: str | None, chatting: bool,
+               system: str | None) -> list[int]:
+    """The prompt's ids, from whichever option gave it; stdin when none did."""
+    if token_ids is not None:
+        try:
+            return [int(x) for x in token_ids.replace(" ", "").split(",") if x]
+        except ValueError:
+            raise Usage("U033", f"--token-ids takes whole numbers with commas between, not {token_ids!r}") from None
+    text = prompt if prompt is not None else read(file)
+    if chatting:
+        turns = [{"role": "system", "content": system}] if system is not None else []
+        return list(model.chat_ids([*turns, {"role": "user", "content": text}]))
+    return list(model.tokenizer.encode(text))
+
+
+def read(file: Path | None) -> str:
+    """A prompt from a file or stdin, its bytes as UTF-8."""
+    if file is None or str(file) == "-":
+        if file is None and sys.stdin.isatty():
+            raise Usage("U034", "no prompt", hint="--prompt TEXT, --prompt-file FILE, --token-ids 1,2,3, --chat, or text on stdin")
+        return sys.stdin.buffer.read().decode("utf-8", "replace")
+    try:
+        return file.read_bytes().decode("utf-8", "replace")
+    except OSError as err:
+        raise Usage("U035", f"cannot read {file}: {err.strerror}") from None
+
+
+def answer(model: Any, ids: list[int], *, stats: bool = False, quiet: bool = False, cache: Any = None, **options: Any) -> Any:
+    """Streams a generation to stdout; Ctrl-C ends it and keeps the text so far. Returns the result."""
+    generation = model.start(ids, cache=cache, **options)
+    for step in generation:
+        sys.stdout.write(step.text)
+        sys.stdout.flush()
+    result = generation.result
+    sys.stdout.write(result.tail + "\n")
+    sys.stdout.flush()
+    if result.finish_reason in ("context", "interrupted") and not quiet:
+        talk.print({"context": f"stopped: the context of {model.session.context_length} tokens is full",
+                    "interrupted": "interrupted"}[result.finish_reason], markup=False)
+    if stats:
+        show_stats(result, model.session.provider)
+    return result
+
+
+def show_stats(result: Any, provider: str) -> None:
+    s = result.stats
+
+    def rate(x: float | None) -> str:
+        return f"{x:.1f} tokens/s" if x else "-"
+
+    talk.print(f"prompt {s.prompt_tokens} tokens ({s.reused_tokens} from the cache), {rate(s.prefill_tokens_per_second)}; "
+               f"generated {s.generated_tokens}, {rate(s.decode_tokens_per_second)}; load {s.load_seconds:.2f} s; "
+               f"peak memory {(s.peak_rss_bytes or 0) / 1e6:.0f} MB; {provider}; {result.finish_reason}", markup=False)
