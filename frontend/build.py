@@ -123,6 +123,15 @@ class Build(Builder):
         with self.scope(name.replace(".", "/")):
             return ops.RmsNorm(x, self.weight(name, int(x.type.shape[-1]), i=i), eps=eps, offset=offset).out
 
+    def layer_norm(self, x: Value, name: str, eps: float, i: int | None = None, offset: float = 0.0,
+                   bias: Any = True) -> Value:
+        """LayerNorm with weight `name` and, if `bias`, `name.bias`; a family without parameters declares no such tensor."""
+        width = int(x.type.shape[-1])
+        with self.scope(name.replace(".", "/")):
+            w = self.weight(name, width, i=i) if name in self.tensors else None
+            shift = self.optional(f"{name}.bias", width, i=i, declared=bias) if f"{name}.bias" in self.tensors else None
+            return ops.LayerNorm(x, w, shift, eps=eps, offset=offset).out
+
     def rope(self, x: Value, rope: Rope, positions: Value, dim: int, interleaved: bool = False) -> Value:
         """Rotates the first `dim` features; a stored `rope_freqs` tensor divides the frequencies."""
         divisors = self.optional("rope_freqs", plain(dim) // 2) if "rope_freqs" in self.tensors else None

@@ -157,8 +157,7 @@ class Config:
         self.fmt, self.file, self.family = ckpt.format, ckpt.config_file, family
         self._meta = dict(ckpt.metadata)
         self._prefix = f"{ckpt.metadata.get('general.architecture', '')}." if self.fmt == "gguf" else ""
-        self._entries = {e.name: e for klass in reversed(type(self).__mro__) for e in vars(klass).values()
-                         if isinstance(e, Entry)}
+        self._entries = _entries(type(self))
         self.accepted = self._check_strangers(accept)
         for e in self._entries.values():
             setattr(self, e.name, e.read(self))
@@ -246,6 +245,18 @@ class Config:
                 row |= {"use": "inert", "by": self.inert_reason(name) or ""}
             out.append(row)
         return out
+
+
+def _entries(kind: type) -> dict[str, Entry]:
+    """A class's entries, inherited first; a redefinition replaces one in its place, None drops it."""
+    found: dict[str, Entry] = {}
+    for klass in reversed(kind.__mro__):
+        for name, value in vars(klass).items():
+            if isinstance(value, Entry):
+                found[name] = value
+            elif value is None:
+                found.pop(name, None)
+    return found
 
 
 def _reader() -> str:

@@ -1,0 +1,74 @@
+"""What most decoder families share as data: the usual config keys, and the usual names of tensors."""
+from __future__ import annotations
+
+from typing import Any
+
+from uaii.frontend.config import FLAG, LAYERS, LENGTH, Config, key, scalar_of
+from uaii.frontend.tensors import At, Rows, Undo, Unpermute, Where, where
+
+
+class DecoderConfig(Config):
+    """Sizes that nearly every family spells alike. A family redefines an entry to change it, or sets it to None to drop it."""
+
+    width: int = key("hidden_size", "embedding_length")
+    layers: int = key("num_hidden_layers", "block_count", LAYERS)
+    heads: int = key("num_attention_heads", "attention.head_count")
+    kv_heads: int = key("num_key_value_heads", "attention.head_count_kv", default=scalar_of("heads"), null=scalar_of("heads"))
+    head_dim: int = key("head_dim", "attention.key_length", default=lambda c: c.width // c.heads, null=lambda c: c.width // c.heads)
+    value_dim: int = key((), "attention.value_length", default=scalar_of("head_dim"))
+    rotary_dim: int = key((), "rope.dimension_count", default=scalar_of("head_dim"))
+    ffn: int = key("intermediate_size", "feed_forward_length")
+    vocab: int = key("vocab_size", default=0, gguf_default=0)
+    max_positions: int = key("max_position_embeddings", "context_length", LENGTH, default=2048)
+    tied: bool = key("tie_word_embeddings", kind=FLAG, default=False)
+
+    def check(self) -> None:
+        self.need(self.rotary_dim == self.head_dim, "rope.dimension_count",
+                  f"rotates {self.rotary_dim} of {self.head_dim} features: {self.family} has no partial rotary")
+        self.need(self.value_dim == self.head_dim, "attention.value_length", "differs from attention.key_length")
+
+
+def pair(ours: str, hf: str, gguf: str) -> dict[str, Where]:
+    """A linear's weight and bias, stored as they are: `hf` follows model.layers.{i}., `gguf` follows blk.{i}."""
+    return {f"{ours}{ending}": where(f"model.layers.{{i}}.{hf}.{word}", f"blk.{{i}}.{gguf}.{word}")
+            for ending, word in (("", "weight"), (".bias", "bias"))}
+
+
+def norm(ours: str, hf: str, gguf: str) -> dict[str, Where]:
+    """A norm's weight, stored as it is."""
+    return {ours: where(f"model.layers.{{i}}.{hf}.weight", f"blk.{{i}}.{gguf}.weight")}
+
+
+def qkv_rows(c: Any) -> tuple[int, int, int]:
+    """Rows of q, k and v where they are stacked in one tensor."""
+    return c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim
+
+
+def projections(*, permuted: bool, hf: str = "self_attn.{}_proj") -> dict[str, Where]:
+    """q, k, v, each alone or as rows of a GGUF's fused attn_qkv; `permuted` if llama.cpp's converter reorders q and k."""
+    out: dict[str, Where] = {}
+    for index, (name, heads) in enumerate((("q", "heads"), ("k", "kv_heads"), ("v", ""))):
+        undo: tuple[Undo, ...] = (Unpermute(heads),) if permuted and heads else ()
+        for ending, word in (("", "weight"), (".bias", "bias")):
+            out[f"attn.{name}{ending}"] = where(
+                hf=f"model.layers.{{i}}.{hf.format(name)}.{word}",
+                gguf=(At(f"blk.{{i}}.attn_{name}.{word}", undo),
+                      At(f"blk.{{i}}.attn_qkv.{word}", (Rows(index, qkv_rows), *undo))))
+    return out
+
+
+def llama_names(*, permuted: bool) -> dict[str, Where]:
+    """The tensors of a llama-shaped decoder."""
+    return {
+        "embed": where("model.embed_tokens.weight", "token_embd.weight"),
+        **norm("attn_norm", "input_layernorm", "attn_norm"), **projections(permuted=permuted),
+        **pair("attn.o", "self_attn.o_proj", "attn_output"), **norm("ffn_norm", "post_attention_layernorm", "ffn_norm"),
+        **pair("ffn.gate", "mlp.gate_proj", "ffn_gate"), **pair("ffn.up", "mlp.up_proj", "ffn_up"),
+        **pair("ffn.down", "mlp.down_proj", "ffn_down"),
+        "norm": where("model.norm.weight", "output_norm.weight"),
+        "head": where("lm_head.weight", "output.weight"),
+    }
+
+
+# Tensors that older checkpoints carry and every family recomputes.
+DROPPED = {r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "computed from rope_theta"}
