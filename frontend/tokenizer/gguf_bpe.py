@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -78,6 +78,7 @@ def build(vocab: Vocab, specials: Specials, pre: Json, post: Json | None, rstrip
     merges = read_merges(vocab)
     model = parts.bpe(vocab.ids, merges, byte_fallback=not pre["byte_level"], ignore_merges=pre["ignore_merges"])
     cuts = [parts.split(regex) for regex in pre["regexes"]]
+    shape: dict[str, Json | None]
     if pre["byte_level"]:
         shape = {"normalizer": None, "decoder": parts.byte_level(),
                  "pre_tokenizer": parts.sequence("pretokenizers", [*cuts, parts.byte_level(), *_gaps(vocab, notes)])}
@@ -86,6 +87,9 @@ def build(vocab: Vocab, specials: Specials, pre: Json, post: Json | None, rstrip
                  "pre_tokenizer": parts.sequence("pretokenizers", cuts)}
     built = {vocab.ids[left + right] for left, right in merges}
     special = specials.control | (specials.by_text - built)
+    if plain := specials.by_text & built:
+        notes.append(f"{', '.join(ascii(vocab.tokens[i]) for i in sorted(plain))} is an ordinary token, matched as text, "
+                     "though llama.cpp takes it for a control token")
     normal = _made_by_merges(vocab, special & built, lambda added: parts.document(
         model, added=added, post_processor=None, **shape), special | specials.user) if special & built else set()
     if normal:
@@ -111,7 +115,8 @@ def _gaps(vocab: Vocab, notes: list[str]) -> list[Json]:
     return [parts.split("[" + "".join(f"\\x{{{ord(BYTES[b]):X}}}" for b in missing) + "]", "Removed")] if missing else []
 
 
-def _made_by_merges(vocab: Vocab, doubtful: set[int], document: Any, special: set[int]) -> set[int]:
+def _made_by_merges(vocab: Vocab, doubtful: set[int], document: Callable[[list[Json]], str],
+                    special: set[int]) -> set[int]:
     others = [parts.added_token(i, vocab.tokens[i], special=True) for i in special - doubtful]
     tokenizer = Tokenizer.from_str(document(others))
     texts = {i: tokenizer.decode([i], skip_special_tokens=False) for i in doubtful
