@@ -25,7 +25,7 @@ class StopStrings:
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
             _, at, self.matched = min(found)
-            return self._release(at, drop=True)
+            return self._release(at)
         return self._release(len(self._held) - max((self._begun(stop) for stop in self._stops), default=0))
 
     def finish(self, piece: str) -> str:
@@ -38,7 +38,6 @@ class StopStrings:
         longest = min(len(stop) - 1, len(self._held))
         return next((n for n in range(longest, 0, -1) if self._held.endswith(stop[:n])), 0)
 
-    def _release(self, count: int, *, drop: bool = False) -> str:
-        shown, rest = self._held[:count], self._held[count:]
-        self._held = "" if drop else rest
+    def _release(self, count: int) -> str:
+        shown, self._held = self._held[:count], self._held[count:]
         return shown

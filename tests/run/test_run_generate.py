@@ -224,6 +224,15 @@ def test_batch_gives_each_prompt_its_single_run(pair: tuple[Session, Tiny]) -> N
     assert generate_batch(session, []) == []
 
 
+def test_batch_rows_leave_one_after_another(tmp_path: Path) -> None:
+    tiny = tiny_model(context=60, seed=4)
+    session = Session.open(write_artifact(tmp_path, tiny))
+    prompts = [IDS[:57], IDS[:50], IDS[:55], IDS[3:43]]
+    results = generate_batch(session, prompts)
+    assert [result.tokens for result in results] == [tiny.greedy(prompt, 60 - len(prompt)) for prompt in prompts]
+    assert {result.finish_reason for result in results} == {"context"}
+
+
 def test_batch_rows_end_on_their_own(counting: Session) -> None:
     pieces = "0123456789"
     results = generate_batch(counting, [[4], [8], [0], [6], [1] * 32], max_new_tokens=5, stop_strings=["12"],

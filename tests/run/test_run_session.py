@@ -141,6 +141,13 @@ def test_growth_stops_at_the_context(tmp_path: Path) -> None:
     assert cache.lengths == [12]
 
 
+def test_a_prompt_that_does_not_fit_runs_no_chunk(pair: tuple[Session, Tiny]) -> None:
+    cache = pair[0].cache()
+    with refused("S612"):
+        pair[0].prefill([1] * 2049, cache)
+    assert cache.lengths == [0]
+
+
 def test_context_can_be_shortened_only(tmp_path: Path) -> None:
     folder = write_artifact(tmp_path, tiny_model())
     assert Session.open(folder, context=20).context_length == 20

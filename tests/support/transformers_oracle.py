@@ -1,0 +1,60 @@
+"""Runs a saved folder in transformers: f32, eager attention, every tensor accounted for."""
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from parity import GREEDY, Run
+from tiny_models import Case
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+torch.set_num_threads(2)
+logging.set_verbosity_error()
+logging.disable_progress_bar()
+
+
+def load(folder: Path, attention: str = "eager") -> Any:
+    """The model of a folder; fails when a tensor of the file finds no place or a parameter no tensor."""
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention,
+                                                       output_loading_info=True)
+    left = {what: names for what, names in info.items() if names}
+    assert not left, f"transformers does not load {folder}: {left}"
+    model.generation_config.eos_token_id = None
+    return model.eval()
+
+
+def run(case: Case, folder: Path, prompts: Sequence[Sequence[int]] | None = None) -> list[Run]:
+    """One Run per prompt, each on a fresh copy: some rope types keep state between calls."""
+    model = load(folder)
+    return [_run(model, prompt, case.by_length) for prompt in (case.prompts() if prompts is None else prompts)]
+
+
+@torch.no_grad()
+def _run(model: Any, prompt: Sequence[int], by_length: bool) -> Run:
+    fresh = copy.deepcopy(model)
+    out = fresh(torch.tensor([prompt]), use_cache=True)
+    prefill, tokens, decode = out.logits[0].numpy(), [], []
+    row = prefill[-1]
+    for _ in range(GREEDY):
+        tokens.append(int(row.argmax()))
+        out = fresh(torch.tensor([tokens[-1:]]), past_key_values=out.past_key_values, use_cache=True)
+        row = out.logits[0, -1].numpy()
+        decode.append(row)
+    generated = copy.deepcopy(model).generate(torch.tensor([prompt]), max_new_tokens=GREEDY, do_sample=False)
+    assert generated[0, len(prompt):].tolist() == tokens, "transformers' generate disagrees with its own forward"
+    stepwise = _stepwise(copy.deepcopy(model), [*prompt, *tokens]) if by_length else np.concatenate([prefill, decode])
+    return Run(tokens, prefill, np.array(decode), stepwise)
+
+
+def _stepwise(model: Any, ids: Sequence[int]) -> np.ndarray:
+    past, rows = None, []
+    for token in ids:
+        out = model(torch.tensor([[token]]), past_key_values=past, use_cache=True)
+        past = out.past_key_values
+        rows.append(out.logits[0, -1].numpy())
+    return np.array(rows)
