@@ -30,18 +30,23 @@ class BlockKind(Protocol):
         ...
 
 
-def dequantise(raw: Array, kind: str) -> Array:
-    """u8 [..., row bytes] to f32 [..., values], by the gguf package."""
-    return np.asarray(gguf.dequantize(np.ascontiguousarray(raw), gguf.GGMLQuantizationType[kind.upper()]))
+def dequantise(raw: Array, kind: str, names: str = "the tensor") -> Array:
+    """u8 [..., row bytes] to f32 [..., values], by the gguf package; Malformed B601 when a value is not finite."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        values = np.asarray(gguf.dequantize(np.ascontiguousarray(raw), gguf.GGMLQuantizationType[kind.upper()]))
+    return _finite(values, names)
 
 
-def _half(raw: Array, start: int, names: str) -> Array:
-    d = np.ascontiguousarray(raw[:, start:start + 2]).view(np.float16)[:, 0].astype(np.float32)
-    if not np.isfinite(d).all():
+def _finite(values: Array, names: str) -> Array:
+    if not np.isfinite(values).all():
         raise Malformed("B601", f"a block scale of {names} is not finite", File(names),
                         why="every product with this block would be NaN or infinite",
                         hint="the file is damaged: take it again from its publisher")
-    return d
+    return values
+
+
+def _half(raw: Array, start: int, names: str) -> Array:
+    return _finite(np.ascontiguousarray(raw[:, start:start + 2]).view(np.float16)[:, 0].astype(np.float32), names)
 
 
 def _pack_nibbles(qs: Array) -> Array:

@@ -122,7 +122,7 @@ def _unpermute(s: Source, r: Recipe, x: Recipe, heads: int) -> Array:
 @_rule
 def _dequant(s: Source, r: Recipe, x: Recipe) -> Array:
     kind = x.type.elem
-    return _by_rows(evaluate(x, s), r.type.sizes, np.float32, lambda v: dequantise(v, kind))
+    return _by_rows(evaluate(x, s), r.type.sizes, np.float32, lambda v: dequantise(v, kind, ", ".join(x.loads)))
 
 
 def _per_block(name: str) -> Callable[..., Array]:

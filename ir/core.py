@@ -78,13 +78,21 @@ class Op:
             object.__setattr__(self, n, plain(getattr(self, n)))
         object.__setattr__(self, "loc", scope.locate() if scope else None)
         object.__setattr__(self, "attr_locs", locs)
-        object.__setattr__(self, "results", tuple(Value(t, op=self) for t in as_tuple(self.infer())))
+        object.__setattr__(self, "results", tuple(Value(t, op=self) for t in self.typed()))
         if scope is not None:
             scope.place(self)
 
     def infer(self) -> Tensor | tuple[Tensor, ...]:
         """Result types; Internal V001 when operands and attributes do not fit."""
         raise NotImplementedError
+
+    def typed(self) -> tuple[Tensor, ...]:
+        """`infer` as a tuple; Internal V001 also for shapes that it could not even take apart."""
+        try:
+            return as_tuple(self.infer())
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            values = ", ".join(str(v.type) for v in self.operands)
+            raise Internal("V001", f"{self.name}: does not apply to {values}", self.loc, notes=[str(error)]) from error
 
     @property
     def out(self) -> Value:
@@ -133,7 +141,7 @@ class Graph:
                 raise Internal("V005", f"{op.name} is not an operation of the {self.stage} stage", op.loc)
             for v in op.operands:
                 op.need(id(v) in seen, f"operand {v.name or '?'} is used before it is defined")
-            op.need(tuple(r.type for r in op.results) == as_tuple(op.infer()), "result types are stale")
+            op.need(tuple(r.type for r in op.results) == op.typed(), "result types are stale")
             if op.loc is None:
                 raise Internal("V004", f"{op.name} has no origin")
             for r in op.results:

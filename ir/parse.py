@@ -22,7 +22,11 @@ LOCS = {"key": L.Key, "tensor": L.Stored, "site": L.Site, "file": L.File, "by": 
 
 def parse(text: str) -> Graph:
     """The graph a text states. Raises Malformed X001 on grammar, Internal V0xx on types."""
-    return _Parser(text).graph()
+    parser = _Parser(text)
+    try:
+        return parser.graph()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise parser.fail(f"this does not make sense here: {error}") from error
 
 
 class _Parser:
@@ -30,11 +34,11 @@ class _Parser:
         found = [(m.group(m.lastgroup or 0), m.start(m.lastgroup or 0)) for m in TOKEN.finditer(text)]
         self.tokens, self.text, self.i = found, text, 0
 
-    def fail(self, says: str) -> Malformed:
-        pos = self.tokens[min(self.i, len(self.tokens) - 1)][1] if self.tokens else 0
-        line = self.text.count("\n", 0, pos) + 1
-        quoted = self.text.splitlines()[line - 1].strip() if self.text.strip() else ""
-        return Malformed("X001", says, L.File("<ir>", f"line {line}"), notes=[quoted])
+    def fail(self, says: str, ahead: int = 0) -> Malformed:
+        """The error at the token taken last, or `ahead` of it."""
+        i = min(max(self.i - 1 + ahead, 0), len(self.tokens) - 1)
+        line = self.text.count("\n", 0, self.tokens[i][1] if self.tokens else 0) + 1
+        return Malformed("X001", says, L.File("<ir>", f"line {line}"), notes=[self.text.split("\n")[line - 1].strip()])
 
     def peek(self) -> str:
         return self.tokens[self.i][0] if self.i < len(self.tokens) else ""
@@ -53,7 +57,7 @@ class _Parser:
 
     def want(self, tok: str) -> None:
         if not self.take(tok):
-            raise self.fail(f"expected {tok!r}, found {self.peek()!r}")
+            raise self.fail(f"expected {tok!r}, found {self.peek()!r}", 1)
 
     def type(self) -> Tensor:
         elem = self.next()
@@ -238,7 +242,7 @@ class _Parser:
             made: L.Loc = LOCS[kind](*args)
             table[mark] = made
         if self.peek():
-            raise self.fail(f"unexpected {self.peek()!r}")
+            raise self.fail(f"unexpected {self.peek()!r}", 1)
         return table
 
     def loc_arg(self, table: dict[str, L.Loc]) -> Any:

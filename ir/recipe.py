@@ -1,6 +1,7 @@
 """What a weight is made of: a small typed expression over checkpoint tensors, computed at emission."""
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Recipe:
 
     def __str__(self) -> str:
         if self.op == "load":
-            return f'"{self.args[0]}":{self.args[1]}'
+            return f"{json.dumps(self.args[0], ensure_ascii=False)}:{self.args[1]}"
         return f"{self.op}({', '.join(_show(a) for a in self.args)})"
 
 
@@ -167,6 +168,7 @@ def offsets(x: Recipe, bits: int) -> Tensor:
 def _block(x: Recipe) -> int:
     """Values that share one scale; for the super-block kinds that is less than their storage block."""
     _need(x.type.elem in SUB_BLOCKS and x.type.rank == 2, f"{x.type} has no integer blocks that a kernel takes")
+    _need(x.type.sizes[1] % SUB_BLOCKS[x.type.elem] == 0, f"a row of {x.type} is not a whole number of blocks")
     return SUB_BLOCKS[x.type.elem]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from uaii.ir.core import Op
-from uaii.ir.types import FLOATS
+from uaii.ir.types import INTS
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Kernel:
     def refuses(self, op: Op) -> str | None:
         """Why this row cannot run `op`, or None."""
         for v in (*op.operands, *op.results):
-            if v.type.elem in FLOATS and v.type.elem not in self.floats:
+            if v.type.elem not in (*INTS, *self.floats):
                 return f"{self.kernel} has no {v.type.elem} form"
         for name, legal in (self.attrs or {}).items():
             if getattr(op, name) not in legal:

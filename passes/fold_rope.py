@@ -7,6 +7,7 @@ from typing import Any
 
 from uaii.ir.core import Value, Weight
 from uaii.ir.diag import Unsupported
+from uaii.ir.known import origin
 from uaii.ir.ops import DynamicFreqs, Rope
 from uaii.ir.recipe import Recipe, make
 from uaii.passes.base import Answer, Pass, Rewrite
@@ -45,7 +46,7 @@ class FoldRope(Pass):
             return DynamicFreqs(op.positions, theta=op.theta, dim=op.dim, factor=params["factor"],
                                 max_positions=params["max_position_embeddings"]).out, 1.0
         recipe, magnitude = FOLDS[kind](op.theta, op.dim, params)
-        of: list[Any] = [rw.at]
+        of: list[Any] = [rw.at, origin(op.theta), op.attr_locs.get("scaling")]
         if isinstance(op.divisors, Weight):
             recipe = make("divide", recipe, make("cast", op.divisors.recipe, "f32"))
             of.append(op.divisors)

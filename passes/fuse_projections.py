@@ -19,8 +19,8 @@ def stacked(rw: Rewrite, name: str, values: Sequence[Value | None]) -> Linear | 
     weights, biases = [p.weight for p in linears], [p.bias for p in linears]
     if any(p.x is not linears[0].x for p in linears):
         return Why("the products read different inputs")
-    if not all(isinstance(w, Weight) for w in weights):
-        return Why("a weight is computed at run time")
+    if not all(isinstance(w, Weight) for w in (*weights, *(b for b in biases if b is not None))):
+        return Why("a weight or bias is computed at run time")
     if len({w.type.elem for w in weights}) > 1:
         return Why(f"the weights are stored differently: {', '.join(w.type.elem for w in weights)}")
     if len({b is None for b in biases}) > 1:

@@ -54,7 +54,7 @@ def _refuse_foreign(out: Path) -> None:
     names = {p.name for p in out.iterdir()}
     known: set[str] = set()
     if MANIFEST in names:
-        with suppress(ValueError, OSError):
+        with suppress(ValueError, OSError, AttributeError, TypeError):
             known = {MANIFEST, *json.loads((out / MANIFEST).read_text("utf-8")).get("files", {})}
     if strange := sorted(names - known):
         raise Usage("O701", f"{out} holds files that are not an artifact's: {', '.join(strange[:5])}", File(str(out)),

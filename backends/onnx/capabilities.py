@@ -15,6 +15,7 @@ def _table_width(op: Any) -> int:
 GQA_LIMITS = (
     Limit("a rotation width that is a multiple of 16 and at most the head",
           lambda op: op.cos is None or (_table_width(op) % 8 == 0 and 2 * _table_width(op) <= int(op.past_k.type.shape[3]))),
+    Limit("a head size that is a multiple of 16 to rotate", lambda op: op.cos is None or int(op.past_k.type.shape[3]) % 16 == 0),
     Limit("a head size that is a multiple of 8", lambda op: int(op.past_k.type.shape[3]) % 8 == 0),
 )
 # Costs: time of one M=1 product of 2048 x 5632 against f32 MatMul (docs/architecture.md says how they were measured).
@@ -27,7 +28,8 @@ CPU = Target("cpu", (
     Kernel(ops.MatMulNBits, "MatMulNBits(f32)", attrs={"bits": (4,), "block": (32,), "int8_activations": (False,)}, cost=0.48),
     Kernel(ops.BlockSum, "ReduceSum"),
     Kernel(ops.RmsNorm, "SimplifiedLayerNormalization", attrs={"offset": (0.0,)}),
-    Kernel(ops.SkipRmsNorm, "SkipSimplifiedLayerNormalization"),
+    Kernel(ops.SkipRmsNorm, "SkipSimplifiedLayerNormalization",
+           limits=(Limit("2 or 3 dimensions", lambda op: op.a.type.rank in (2, 3)),)),
     Kernel(ops.LayerNorm, "LayerNormalization", attrs={"offset": (0.0,)}),
     Kernel(ops.LastPositions, "Slice"),
     Kernel(ops.Add, "Add"), Kernel(ops.Mul, "Mul"), Kernel(ops.Scale, "Mul"), Kernel(ops.Softcap, "Tanh"),

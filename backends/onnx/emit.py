@@ -52,11 +52,11 @@ class Emit:
     op: Op | None = None
 
     def node(self, kind: str, *inputs: Value | str | None, outputs: tuple[Value | str, ...] | None = None,
-             domain: str = "", **attrs: Any) -> str:
-        """One node; returns its first output's name. None is an absent optional input."""
+             domain: str = "", label: str = "", **attrs: Any) -> str:
+        """One node; returns its first output's name. None is an absent optional input; `label` names the node."""
         assert self.op is not None
         outs = [self.name(o) for o in (self.op.results if outputs is None else outputs)]
-        stem = f"/{site(self.op.loc) or self.op.name}/{kind}".replace("//", "/")
+        stem = f"/{site(self.op.loc) or self.op.name}/{label or kind}".replace("//", "/")
         name, n = stem, 1
         while name in self.origins:
             name, n = f"{stem}_{n}", n + 1

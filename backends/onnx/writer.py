@@ -42,7 +42,8 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
             end += -end % ALIGN
             out.seek(end)
             values = np.ascontiguousarray(recipes.evaluate(w.recipe, source))
-            if values.nbytes != w.type.nbytes:
+            held = recipes.DTYPES.get(w.type.elem, np.uint8)
+            if values.nbytes != w.type.nbytes or values.dtype != held:
                 raise Internal("E310", f"@{w.name} is {w.type}, its recipe gave {values.dtype}{list(values.shape)}", w.loc)
             out.write(memoryview(values).cast("B") if values.nbytes else b"")
             places[w.name] = Placed(end, values.nbytes)

@@ -67,8 +67,14 @@ def rotary(op: ops.Rotary, e: Emit) -> None:
 
 @emits(ops.KeyLengths)
 def key_lengths(op: ops.KeyLengths, e: Emit) -> None:
+    """Real tokens minus one. The kernel counts keys from slot 0 of each row, so a row that begins with padding would be
+    wrong in silence: its index into a table of one element is out of range, which stops the run."""
     count = e.node("ReduceSum", op.mask, e.const(np.array([1], np.int64)), outputs=(e.temp("count"),), keepdims=0)
-    less = e.node("Sub", count, e.const(np.int64(1)), outputs=(e.temp("less"),))
+    first = e.node("Gather", op.mask, e.const(np.int64(0)), outputs=(e.temp("first"),), axis=1)
+    padded = e.node("Sub", e.const(np.int64(1)), first, outputs=(e.temp("padded"),))
+    minus_one = e.node("Gather", e.const(np.array([-1], np.int64)), padded, outputs=(e.temp("minus_one"),),
+                       label="left_padding_is_not_supported_pad_on_the_right")
+    less = e.node("Add", count, minus_one, outputs=(e.temp("less"),))
     e.node("Cast", less, to=6)
 
 
