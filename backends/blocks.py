@@ -52,7 +52,7 @@ def _half(raw: Array, start: int, names: str) -> Array:
 def _pack_nibbles(qs: Array) -> Array:
     """16 bytes holding values j (low nibble) and j+16 (high) to 16 bytes holding 2j and 2j+1."""
     q = np.concatenate([qs & 15, qs >> 4], axis=1)
-    return q[:, 0::2] | (q[:, 1::2] << 4)
+    return np.asarray(q[:, 0::2] | (q[:, 1::2] << 4))
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Nibbles:
 
     def offsets(self, raw: Array, names: str) -> Array:
         """m + 8d: the integer 8 is the kernel's zero."""
-        return _half(raw, 2, names) + 8 * _half(raw, 0, names)
+        return np.asarray(_half(raw, 2, names) + 8 * _half(raw, 0, names))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from uaii.backends import recipes
+from uaii.backends import blocks, recipes
 from uaii.ir import ops
 from uaii.ir.core import Graph, Op, Value, Weight
 from uaii.ir.diag import Internal
@@ -50,7 +50,7 @@ def weight(w: Weight, graph: Graph, source: recipes.Source) -> Array:
         return recipes.widen(values, w.type.elem).astype(np.float64)
     if w.type.elem in recipes.DTYPES:
         return values
-    return recipes.dequantise(values, w.type.elem).astype(np.float64)
+    return blocks.dequantise(values, w.type.elem).astype(np.float64)
 
 
 @means(ops.Embedding)
@@ -159,7 +159,7 @@ def rope(x: Array, positions: Array, freqs: Array | None, divisors: Array | None
          interleaved: bool, scaling: Any, magnitude: float) -> Array:
     if freqs is None:
         if scaling is not None:
-            raise Internal("R003", f"rope scaling {scaling.kind} means what fold-rope says; there is no second definition here")
+            raise Internal("R003", f"rope scaling {scaling.kind} means what fold-rope says; there is no second meaning")
         freqs = float(theta or 0) ** -(np.arange(0, dim, 2) / dim) / (1 if divisors is None else divisors)
     angle = positions[:, :, None, None] * freqs
     return turn(x, np.cos(angle) * magnitude, np.sin(angle) * magnitude, interleaved)
@@ -259,4 +259,5 @@ def gqa(q: Array, k: Array | None, v: Array | None, past_k: Array, past_v: Array
         at = slice(past_k.shape[2], int(total))
         q, k = (turn(t, cos[None, at, None], sin[None, at, None], interleaved) for t in (q, k))
     mask = np.ones((q.shape[0], int(total)))
-    return attention(q, k, v, past_k, past_v, mask, scale, softcap, window)
+    attended: tuple[Array, Array, Array] = attention(q, k, v, past_k, past_v, mask, scale, softcap, window)
+    return attended

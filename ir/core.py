@@ -128,8 +128,8 @@ class Graph:
     output_names: list[str] = field(default_factory=list)
 
     def verify(self) -> None:
-        """SSA order, types as inferred now, declared dimensions, stage-legal ops, recipes that yield their weight's type,
-        and an origin for every op and weight. Raises Internal V0xx."""
+        """SSA order, types as inferred now, declared dimensions, stage-legal ops, recipes that yield their weight's
+        type, and an origin for every op and weight. Raises Internal V0xx."""
         seen: set[int] = {id(v) for v in (*self.inputs, *self.weights.values())}
         for w in self.weights.values():
             if w.recipe.type != w.type:

@@ -16,19 +16,30 @@ class KInt(int, Known):
     def __add__(self, o: Any) -> Any: return known(int(self) + plain(o), self, o)
     def __radd__(self, o: Any) -> Any: return known(plain(o) + int(self), self, o)
     def __sub__(self, o: Any) -> Any: return known(int(self) - plain(o), self, o)
+    def __rsub__(self, o: Any) -> Any: return known(plain(o) - int(self), self, o)
     def __mul__(self, o: Any) -> Any: return known(int(self) * plain(o), self, o)
     def __rmul__(self, o: Any) -> Any: return known(plain(o) * int(self), self, o)
     def __floordiv__(self, o: Any) -> Any: return known(int(self) // plain(o), self, o)
+    def __rfloordiv__(self, o: Any) -> Any: return known(plain(o) // int(self), self, o)
     def __truediv__(self, o: Any) -> Any: return known(int(self) / plain(o), self, o)
-    def __pow__(self, o: Any, m: Any = None) -> Any: return known(float(self) ** plain(o), self, o)
+    def __rtruediv__(self, o: Any) -> Any: return known(plain(o) / int(self), self, o)
+    def __neg__(self) -> Any: return known(-int(self), self)
+    def __pow__(self, o: Any, m: Any = None) -> Any: return known(int(self) ** plain(o), self, o)
+    def __rpow__(self, o: Any, m: Any = None) -> Any: return known(plain(o) ** int(self), self, o)
 
 
 class KFloat(float, Known):
+    def __add__(self, o: Any) -> Any: return known(float(self) + plain(o), self, o)
+    def __radd__(self, o: Any) -> Any: return known(plain(o) + float(self), self, o)
+    def __sub__(self, o: Any) -> Any: return known(float(self) - plain(o), self, o)
+    def __rsub__(self, o: Any) -> Any: return known(plain(o) - float(self), self, o)
     def __mul__(self, o: Any) -> Any: return known(float(self) * plain(o), self, o)
     def __rmul__(self, o: Any) -> Any: return known(plain(o) * float(self), self, o)
     def __truediv__(self, o: Any) -> Any: return known(float(self) / plain(o), self, o)
     def __rtruediv__(self, o: Any) -> Any: return known(plain(o) / float(self), self, o)
+    def __neg__(self) -> Any: return known(-float(self), self)
     def __pow__(self, o: Any, m: Any = None) -> Any: return known(float(self) ** plain(o), self, o)
+    def __rpow__(self, o: Any, m: Any = None) -> Any: return known(plain(o) ** float(self), self, o)
 
 
 class KStr(str, Known):

@@ -206,7 +206,7 @@ class _Parser:
         fields |= self.attrs("}") if self.take("{") else {}
         if odd := set(fields) - {*cls.operand_names, *cls.attr_names}:
             raise self.fail(f"{name} has no {', '.join(sorted(odd))}")
-        fields = {n: None for n in cls.operand_names} | fields
+        fields = dict.fromkeys(cls.operand_names) | fields
         self.want(":")
         op = cls(**fields)
         for v, r in zip(lhs, op.results, strict=True):

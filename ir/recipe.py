@@ -145,7 +145,7 @@ def dequant(x: Recipe) -> Tensor:
 
 @_typed
 def quants(x: Recipe, bits: int) -> Tensor:
-    """The blocks' integers, biased to be unsigned, in MatMulNBits order: u8 [N, K/block, block*bits/8], low bits first."""
+    """The blocks' integers, made unsigned, in MatMulNBits order: u8 [N, K/block, block*bits/8], low bits first."""
     block = _block(x)
     n, k = x.type.sizes
     return Tensor("u8", (n, k // block, block * bits // 8))

@@ -61,4 +61,5 @@ class Target:
 
     def chosen(self, op: Op) -> Kernel | None:
         """The cheapest row that runs `op`."""
-        return min((k for k in self.kernels if type(op) is k.op and k.refuses(op) is None), key=lambda k: k.cost, default=None)
+        able = (k for k in self.kernels if type(op) is k.op and k.refuses(op) is None)
+        return min(able, key=lambda k: k.cost, default=None)

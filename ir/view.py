@@ -11,18 +11,19 @@ def view(graph: Graph) -> nx.DiGraph:
     """Nodes are value names (attributes: kind, label); an edge goes from an operand to each result that uses it."""
     names = name_values(graph)
     net = nx.DiGraph(name=graph.name)
-    for v in graph.inputs:
-        net.add_node(names[v], kind="input", label=f"{names[v]}\n{v.type}")
+    for i in graph.inputs:
+        net.add_node(names[i], kind="input", label=f"{names[i]}\n{i.type}")
     for w in graph.weights.values():
         net.add_node(names[w], kind="weight", label=f"{names[w]}\n{w.type}")
     for op in graph.ops:
         attrs = ", ".join(f"{k}={show_attr(v)}" for k, v in op.attrs.items() if v != op.defaults[k])
         for r in op.results:
-            net.add_node(names[r], kind=op.name, label=f"{op.name}\n{names[r]} {r.type}" + (f"\n{attrs}" if attrs else ""))
+            label = f"{op.name}\n{names[r]} {r.type}" + (f"\n{attrs}" if attrs else "")
+            net.add_node(names[r], kind=op.name, label=label)
             for v in op.operands:
                 net.add_edge(names[v], names[r])
-    for i, out in enumerate(graph.outputs):
-        label = graph.output_names[i] if graph.output_names else f"out{i}"
+    for n, out in enumerate(graph.outputs):
+        label = graph.output_names[n] if graph.output_names else f"out{n}"
         net.add_node(f"return {label}", kind="output", label=label)
         net.add_edge(names[out], f"return {label}")
     return net

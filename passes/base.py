@@ -68,7 +68,7 @@ Answer = tuple[Value, ...] | Why | None
 
 @dataclass(frozen=True)
 class Pass:
-    """One idea: a root op, a sentence, a rule. The rule returns the root's new results, a Why, or None (not concerned)."""
+    """One idea: a root op, a sentence, a rule. It returns the root's new results, a Why, or None (not concerned)."""
 
     name: ClassVar[str]
     why: ClassVar[str]

@@ -22,9 +22,9 @@ class CheckCapabilities(GraphPass):
         refused = [(op, why) for op in graph.ops if (why := self.target.refuses(op)) is not None]
         if refused:
             notes = list(dict.fromkeys(f"{op.name} at {site(op.loc)}: {why}" for op, why in refused))
-            raise Unsupported(
-                "C401", f"{self.target.name} cannot run {len(refused)} op{'' if len(refused) == 1 else 's'} of this model: "
-                f"{refused[0][1]}", join(*(op.loc for op, _ in refused[:4] if op.loc is not None)), notes=notes[:20],
-                why="an op that runs differently from what the model means would give wrong tokens",
-                hint="nothing was written")
+            count = f"{len(refused)} op{'' if len(refused) == 1 else 's'}"
+            where = join(*(op.loc for op, _ in refused[:4] if op.loc is not None))
+            raise Unsupported("C401", f"{self.target.name} cannot run {count} of this model: {refused[0][1]}", where,
+                              why="an op that runs differently from what the model means would give wrong tokens",
+                              hint="nothing was written", notes=notes[:20])
         return graph, [Entry(self.name, "", f"{len(graph.ops)} ops, all have a kernel", applied=True)]

@@ -33,7 +33,8 @@ class FoldRope(Pass):
         kind = op.scaling.kind if op.scaling else "default"
         params = dict(op.scaling.params) if op.scaling else {}
         if kind not in KINDS:
-            raise Unsupported("P210", f"unsupported rope_scaling.type={kind}", rw.at, hint=f"known types: {', '.join(KINDS)}")
+            raise Unsupported("P210", f"unsupported rope_scaling.type={kind}", rw.at,
+                              hint=f"known types: {', '.join(KINDS)}")
         freqs, magnitude = self._frequencies(kind, params, op, rw)
         return Rope(op.x, op.positions, freqs, dim=op.dim, interleaved=op.interleaved,
                     magnitude=op.magnitude * magnitude).results
@@ -82,7 +83,8 @@ def _yarn(theta: float, dim: int, p: dict[str, Any]) -> tuple[Recipe, float]:
         return 1.0 if s <= 1 else 0.1 * m * math.log(s) + 1.0
 
     both = p.get("mscale") and p.get("mscale_all_dim")
-    a = p.get("attention_factor") or (magnitude(p["mscale"]) / magnitude(p["mscale_all_dim"]) if both else magnitude(1.0))
+    usual = magnitude(p["mscale"]) / magnitude(p["mscale_all_dim"]) if both else magnitude(1.0)
+    a = p.get("attention_factor") or usual
     return make("rope_freqs", theta, dim, "yarn", s, float(low), float(high + 0.001 if high == low else high)), a
 
 

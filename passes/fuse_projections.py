@@ -37,6 +37,13 @@ def _stack(rw: Rewrite, name: str, parts: list[Weight]) -> Weight:
     return rw.weight(name, make("concat", *(p.recipe for p in parts)), *parts)
 
 
+def _stem(value: Value, part: str) -> str:
+    """The name of the block whose `part` this product is, by its weight."""
+    linear = value.op
+    name = linear.weight.name if isinstance(linear, Linear) and isinstance(linear.weight, Weight) else part
+    return name.removesuffix(f".{part}")
+
+
 @dataclass(frozen=True)
 class FuseQkv(Pass):
     """gqa(q, k, v) of three products of one input becomes gqa over one product."""
@@ -48,11 +55,11 @@ class FuseQkv(Pass):
     def rule(self, op: Gqa, rw: Rewrite) -> Answer:
         if op.k is None or op.v is None:
             return None
-        stem = op.q.op.weight.name if isinstance(op.q.op, Linear) and isinstance(op.q.op.weight, Weight) else "q"
-        one = stacked(rw, stem.removesuffix(".q") + ".qkv", (op.q, op.k, op.v))
+        stem = _stem(op.q, "q")
+        one = stacked(rw, f"{stem}.qkv", (op.q, op.k, op.v))
         if isinstance(one, Why):
             return one
-        one.out.name = stem.removesuffix(".q") + ".qkv"
+        one.out.name = f"{stem}.qkv"
         return Gqa(one.out, None, None, op.past_k, op.past_v, op.lengths, op.total, op.cos, op.sin, heads=op.heads,
                    kv_heads=op.kv_heads, scale=op.scale, softcap=op.softcap, window=op.window,
                    interleaved=op.interleaved).results
@@ -67,11 +74,11 @@ class FuseGateUp(Pass):
     root = Gated
 
     def rule(self, op: Gated, rw: Rewrite) -> Answer:
-        stem = op.gate.op.weight.name if isinstance(op.gate.op, Linear) and isinstance(op.gate.op.weight, Weight) else "gate"
-        one = stacked(rw, stem.removesuffix(".gate") + ".gate_up", (op.gate, op.up))
+        stem = _stem(op.gate, "gate")
+        one = stacked(rw, f"{stem}.gate_up", (op.gate, op.up))
         if isinstance(one, Why):
             return one
-        one.out.name = stem.removesuffix(".gate") + ".gate_up"
+        one.out.name = f"{stem}.gate_up"
         gate, up = Halves(one.out).results
         gate.name, up.name = op.gate.name, op.up.name
         return Gated(gate, up, act=op.act).results

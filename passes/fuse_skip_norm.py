@@ -18,11 +18,11 @@ class FuseSkipNorm(Pass):
     def rule(self, op: RmsNorm, rw: Rewrite) -> Answer:
         if op.offset != 0.0:
             return Why("the offset is not folded yet")
-        if op.x.type.rank > 3:
-            return Why("the kernel takes a batch of rows, not of heads")
         add = rw.producer(op.x, Add)
         if add is None:
             return None
+        if op.x.type.rank > 3:
+            return Why("the kernel takes a batch of rows, not of heads")
         made = SkipRmsNorm(add.a, add.b, op.weight, eps=op.eps)
         made.results[1].name = op.x.name
         rw.also(op.x, made.results[1])

@@ -66,10 +66,11 @@ class FuseRope(Pass):
         where, lengths = rw.beside(q.positions, Positions), rw.beside(op.lengths, KeyLengths)
         if where is None or lengths is None or q.positions is not k.positions or where.mask is not lengths.mask:
             return Why("positions are not counted from the mask; the kernel counts them itself")
-        tables = [rw.weight(name, make(f"rope_{name[5:8]}", q.freqs.recipe, self.context, q.magnitude), q.freqs)
-                  for name in ("rope.cos", "rope.sin")]
-        made = Gqa(merge(q.x), merge(k.x), op.v, op.past_k, op.past_v, op.lengths, op.total, *tables, heads=op.heads,
-                   kv_heads=op.kv_heads, scale=op.scale, softcap=op.softcap, window=op.window, interleaved=q.interleaved)
+        cos, sin = (rw.weight(f"rope.{part}", make(f"rope_{part}", q.freqs.recipe, self.context, q.magnitude), q.freqs)
+                    for part in ("cos", "sin"))
+        made = Gqa(merge(q.x), merge(k.x), op.v, op.past_k, op.past_v, op.lengths, op.total, cos, sin, heads=op.heads,
+                   kv_heads=op.kv_heads, scale=op.scale, softcap=op.softcap, window=op.window,
+                   interleaved=q.interleaved)
         refusal = self.target.refuses(made)
         return Why(refusal) if refusal else made.results
 

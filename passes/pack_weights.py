@@ -16,8 +16,10 @@ PACKED = {"q4_0": (4, False), "q4_1": (4, True), "q8_0": (8, False)}
 
 @dataclass(frozen=True)
 class PackLinear(Pass):
-    """linear over blocks becomes matmul_nbits over their integers and scales; what an affine block adds beyond that is a
-    product of the block sums of x with the offsets."""
+    """linear over blocks becomes matmul_nbits over their integers and scales.
+
+    What an affine block adds beyond that is a product of the block sums of x with the offsets.
+    """
 
     target: Target
     int8_activations: bool = True

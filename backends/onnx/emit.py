@@ -112,7 +112,8 @@ def emit(graph: Graph) -> tuple[onnx.ModelProto, Emit]:
     for v in graph.inputs:
         if v.default is not None:
             e.const(np.asarray(v.default, np.int64), v.name)
-    g = helper.make_graph(e.nodes, graph.name, [info(v.name, v.type) for v in graph.inputs], outputs, list(e.init.values()))
+    inputs = [info(v.name, v.type) for v in graph.inputs]
+    g = helper.make_graph(e.nodes, graph.name, inputs, outputs, list(e.init.values()))
     model = helper.make_model(g, ir_version=IR_VERSION, producer_name="uaii",
                               opset_imports=[helper.make_opsetid(d, v) for d, v in OPSETS.items()])
     return model, e
@@ -124,7 +125,8 @@ def weight_name(w: Weight) -> str:
 
 
 def info(name: str, t: Tensor) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, ELEM[t.elem], [DIMS.get(d, d) if isinstance(d, str) else d for d in t.shape])
+    shape = [DIMS.get(d, d) if isinstance(d, str) else d for d in t.shape]
+    return helper.make_tensor_value_info(name, ELEM[t.elem], shape)
 
 
 def _load_rules() -> None:

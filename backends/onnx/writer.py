@@ -44,8 +44,9 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
             values = np.ascontiguousarray(recipes.evaluate(w.recipe, source))
             held = recipes.DTYPES.get(w.type.elem, np.uint8)
             if values.nbytes != w.type.nbytes or values.dtype != held:
-                raise Internal("E310", f"@{w.name} is {w.type}, its recipe gave {values.dtype}{list(values.shape)}", w.loc)
-            out.write(memoryview(values).cast("B") if values.nbytes else b"")
+                gave = f"{values.dtype}{list(values.shape)}"
+                raise Internal("E310", f"@{w.name} is {w.type}, its recipe gave {gave}", w.loc)
+            out.write(values.data.cast("B") if values.nbytes else b"")
             places[w.name] = Placed(end, values.nbytes)
             end += values.nbytes
             if progress:
@@ -59,7 +60,8 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
 
 
 def _external(w: Weight, at: Placed) -> TensorProto:
-    proto = TensorProto(name=weight_name(w), data_type=ELEM[w.type.elem], dims=w.type.sizes, data_location=TensorProto.EXTERNAL)
+    proto = TensorProto(name=weight_name(w), data_type=ELEM[w.type.elem], dims=w.type.sizes,
+                        data_location=TensorProto.EXTERNAL)
     fields: dict[str, Any] = {"location": DATA, "offset": at.offset, "length": at.nbytes}
     for k, v in fields.items():
         proto.external_data.add(key=k, value=str(v))

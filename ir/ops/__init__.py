@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 from uaii.ir.ops.attention import Attention, Positions, Rope, RopeScaling, SplitHeads
-from uaii.ir.ops.elementwise import ACTS, Add, Activation, Clamp, Gated, Mul, Scale, Softcap
+from uaii.ir.ops.elementwise import ACTS, Activation, Add, Clamp, Gated, Mul, Scale, Softcap
 from uaii.ir.ops.kernels import (
     BlockSum,
     DynamicFreqs,
     EmbeddingNBits,
+    Gqa,
     Halves,
     KeyLengths,
-    Gqa,
     MatMulNBits,
     MergeHeads,
     RopeTable,
@@ -20,8 +20,8 @@ from uaii.ir.ops.kernels import (
 from uaii.ir.ops.linear import Embedding, LastPositions, LayerNorm, Linear, RmsNorm
 
 __all__ = [
-    "ACTS", "Activation", "Add", "Attention", "BlockSum", "Clamp", "DynamicFreqs", "Embedding", "EmbeddingNBits", "Gated",
-    "Gqa", "Halves", "KeyLengths", "LastPositions", "LayerNorm", "Linear", "MatMulNBits", "MergeHeads", "Mul",
-    "Positions", "RmsNorm", "Rope", "RopeScaling", "RopeTable", "Rotary", "Scale", "SkipRmsNorm", "Softcap",
+    "ACTS", "Activation", "Add", "Attention", "BlockSum", "Clamp", "DynamicFreqs", "Embedding", "EmbeddingNBits",
+    "Gated", "Gqa", "Halves", "KeyLengths", "LastPositions", "LayerNorm", "Linear", "MatMulNBits", "MergeHeads",
+    "Mul", "Positions", "RmsNorm", "Rope", "RopeScaling", "RopeTable", "Rotary", "Scale", "SkipRmsNorm", "Softcap",
     "SplitHeads", "TotalLength",
 ]

@@ -54,7 +54,10 @@ class BlockSum(Op, name="block_sum", stages="ort"):
 
 
 class EmbeddingNBits(Op, name="embedding_nbits", stages="ort"):
-    """Row lookup in a packed table: scales * (quants - 2^(bits-1)); quants u8 [V, K*bits/8], scales f32 [V, K/block]."""
+    """Row lookup in a packed table: scales * (quants - 2^(bits-1)).
+
+    quants u8 [V, K*bits/8], low bits first; scales f32 [V, K/block].
+    """
 
     ids: Value
     quants: Value
@@ -180,6 +183,7 @@ class Gqa(Op, name="gqa", stages="ort"):
         self.need(self.q.type.elem in FLOATS and isinstance(d, int), f"q is {self.q.type}")
         packed = self.k is None
         self.need(width == (self.heads + (2 * self.kv_heads if packed else 0)) * int(d), f"q is {self.q.type}")
-        self.need(packed == (self.v is None) and (self.cos is None) == (self.sin is None), "k and v, cos and sin go together")
+        self.need(packed == (self.v is None), "k and v go together")
+        self.need((self.cos is None) == (self.sin is None), "cos and sin go together")
         cache = self.past_k.type.reshape(b, self.kv_heads, "T", d)
         return self.q.type.reshape(b, s, self.heads * int(d)), cache, cache

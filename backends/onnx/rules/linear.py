@@ -36,7 +36,8 @@ def matmul_nbits(op: ops.MatMulNBits, e: Emit) -> None:
 
 @emits(ops.BlockSum)
 def block_sum(op: ops.BlockSum, e: Emit) -> None:
-    blocks = e.node("Reshape", op.x, e.const(np.array([0] * (op.x.type.rank - 1) + [-1, op.block], np.int64)), outputs=(e.temp("blocks"),))
+    shape = e.const(np.array([0] * (op.x.type.rank - 1) + [-1, op.block], np.int64))
+    blocks = e.node("Reshape", op.x, shape, outputs=(e.temp("blocks"),))
     e.node("ReduceSum", blocks, e.const(np.array([-1], np.int64)), keepdims=0)
 
 
