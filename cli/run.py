@@ -16,9 +16,11 @@ from uaii.ir.diag import Usage
 @click.option("--prompt", help="Text to continue. Without any prompt, text is read from stdin.")
 @click.option("--prompt-file", type=click.Path(path_type=Path), help="File whose text is the prompt (- is stdin).")
 @click.option("--token-ids", help="Prompt as ids: 1,2,3.")
-@click.option("--chat", "chatting", is_flag=True, help="Use the model's chat template: one turn for a prompt, else a conversation.")
+@click.option("--chat", "chatting", is_flag=True,
+              help="Use the model's chat template: one turn for a prompt, else a conversation.")
 @click.option("--system", help="System message for --chat.")
-@click.option("--max-new-tokens", type=int, help="Stop after so many tokens. Default: 256, in a conversation to the context's end.")
+@click.option("--max-new-tokens", type=int,
+              help="Stop after so many tokens. Default: 256, in a conversation to the context's end.")
 @click.option("--greedy", is_flag=True, help="Always the likeliest token (the default unless a sampling option is given).")
 @click.option("--temperature", type=float, help="Divides the logits before sampling.")
 @click.option("--top-k", type=int, help="Sample among the k likeliest.")
@@ -109,7 +111,7 @@ def read(file: Path | None) -> str:
     """A prompt from a file or stdin, its bytes as UTF-8."""
     if file is None or str(file) == "-":
         if file is None and sys.stdin.isatty():
-            raise Usage("U034", "no prompt", hint="--prompt TEXT, --prompt-file FILE, --token-ids 1,2,3, --chat, or text on stdin")
+            raise Usage("U034", "no prompt", hint="--prompt TEXT, --prompt-file FILE, --token-ids 1,2,3, --chat, or stdin")
         return sys.stdin.buffer.read().decode("utf-8", "replace")
     try:
         return file.read_bytes().decode("utf-8", "replace")

@@ -41,7 +41,8 @@ def guarded(f: Callable[P, None]) -> Callable[P, None]:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except MemoryError:
-            print("error[M001]: not enough memory\n   = help: free memory, or use a quantised GGUF of this model", file=sys.stderr)
+            print("error[M001]: not enough memory\n   = help: free memory, or use a quantised GGUF of this model",
+                  file=sys.stderr)
             sys.exit(1)
     return run
 

@@ -19,7 +19,7 @@ from uaii.ir.loc import File
 @click.option("--no-special", is_flag=True, help="Add no BOS or EOS.")
 @click.option("--no-parse-special", is_flag=True, help="Control tokens in the text are plain text (default: parsed).")
 @click.option("--decode", is_flag=True, help="TEXT is ids (1,2,3): print what they say.")
-@click.option("--chat", "chat_file", type=click.Path(path_type=Path), help="JSON list of messages, put through the chat template.")
+@click.option("--chat", "chat_file", type=click.Path(path_type=Path), help="JSON list of messages for the chat template.")
 @FORMAT
 @guarded
 def main(model: Path, text: str | None, file: Path | None, no_special: bool, no_parse_special: bool, decode: bool,

@@ -46,7 +46,7 @@ def attend(b: Build, i: int, step: Step, q: Value, k: Value, v: Value, *, scale:
     past = [Input(Tensor("f32", ("B", kv, "P", d)), f"past_key_values.{i}.{n}") for n in ("key", "value")]
     b.graph.inputs += past
     with b.scope("attend"):
-        op = ops.Attention(q, k, v, *past, step.mask, scale=scale, softcap=softcap, window=window)
+        op = ops.Attention(q, k, v, past[0], past[1], step.mask, scale=scale, softcap=softcap, window=window)
     out, key_, value = op.results
     key_.name, value.name = f"present.{i}.key", f"present.{i}.value"
     b.graph.outputs += [key_, value]

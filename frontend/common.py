@@ -7,6 +7,11 @@ from uaii.frontend.config import FLAG, LAYERS, LENGTH, Config, key, scalar_of
 from uaii.frontend.tensors import At, Rows, Undo, Unpermute, Where, where
 
 
+def equal_split(c: Any) -> Any:
+    """The default head size: the width over the heads."""
+    return c.width // c.heads
+
+
 class DecoderConfig(Config):
     """Sizes that nearly every family spells alike. A family redefines an entry to change it, or sets it to None to drop it."""
 
@@ -14,7 +19,7 @@ class DecoderConfig(Config):
     layers: int = key("num_hidden_layers", "block_count", LAYERS)
     heads: int = key("num_attention_heads", "attention.head_count")
     kv_heads: int = key("num_key_value_heads", "attention.head_count_kv", default=scalar_of("heads"), null=scalar_of("heads"))
-    head_dim: int = key("head_dim", "attention.key_length", default=lambda c: c.width // c.heads, null=lambda c: c.width // c.heads)
+    head_dim: int = key("head_dim", "attention.key_length", default=equal_split, null=equal_split)
     value_dim: int = key((), "attention.value_length", default=scalar_of("head_dim"))
     rotary_dim: int = key((), "rope.dimension_count", default=scalar_of("head_dim"))
     ffn: int = key("intermediate_size", "feed_forward_length")

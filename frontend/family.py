@@ -110,7 +110,8 @@ def _by_gguf(ckpt: Checkpoint) -> Family:
         raise Malformed("F122", f"{ckpt.path.name} does not say its general.architecture", L.File(ckpt.path.name))
     table = registry()[2]
     if arch not in table:
-        raise Unsupported("F121", f"unsupported GGUF architecture: {arch}", L.Key(ckpt.config_file, "general.architecture", f'"{arch}"'),
+        raise Unsupported("F121", f"unsupported GGUF architecture: {arch}",
+                          L.Key(ckpt.config_file, "general.architecture", f'"{arch}"'),
                           hint=f"known architectures: {', '.join(sorted(table))}")
     return table[arch]
 

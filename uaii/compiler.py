@@ -149,7 +149,7 @@ def _tensor_report(done: Compiled, places: dict[str, Any]) -> list[dict[str, Any
     report = []
     for name, t in done.checkpoint.tensors.items():
         held = users.get(name, [])
-        packed = any(h.endswith(".quants") or h.endswith(".rows") for h in held)
+        packed = any(h.endswith((".quants", ".rows")) for h in held)
         how = "packed" if packed else "dequantised to f32" if t.type.elem in BLOCKS else "float" if held else "unused"
         report.append({"tensor": name, "stored": str(t.type), "bytes": t.nbytes, "held": how, "exact": True,
                        "initializers": held})
