@@ -100,22 +100,25 @@ class SharedCache(Cache):
             raise Usage("S610", f"the cache's capacity must lie in 1..{limit} tokens, not {capacity!r}")
         self.device = device
         self.bound: tuple[int | None, onnxruntime.IOBinding] | None = None
-        self.buffers = self._grown([], min(limit, START) if capacity is None else capacity)
+        self._capacity = min(limit, START) if capacity is None else capacity
+        self.buffers = self._grown([], self._capacity)
 
     @property
     def capacity(self) -> int:
         """Tokens per row that fit without growing."""
-        return min(int(buffer.shape()[2]) for buffer in self.buffers)
+        return self._capacity
 
     def reserve(self, length: int) -> None:
         """Make room for `length` tokens per row, at least doubling."""
         if length <= self.capacity:
             return
-        size = self.capacity
+        size = self._capacity
         while size < length:
             size *= 2
+        size = min(size, self.limit)
         self.bound = None
-        self.buffers = self._grown(self.buffers, min(size, self.limit))
+        self.buffers = self._grown(self.buffers, size)
+        self._capacity = size  # last: a growth that was interrupted leaves some buffers larger, none smaller
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order; the others' memory is given back."""
