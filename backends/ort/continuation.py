@@ -16,7 +16,7 @@ FinishReason = Literal["stop", "length", "context", "stop_string", "interrupted"
 class TextStream(Protocol):
     """Turns token ids into text piece by piece; the pieces together are the decoded whole."""
 
-    def feed(self, id: int) -> str:
+    def feed(self, id: int, /) -> str:
         """The text that this token completes; empty while a character is unfinished."""
 
     def finish(self) -> str:
