@@ -54,12 +54,23 @@ def attend(b: Build, i: int, step: Step, q: Value, k: Value, v: Value, *, scale:
     return out
 
 
-def rotated_heads(b: Build, c: Any, h: Value, i: int, step: Step, rope: Rope, bias: Any) -> tuple[Value, Value, Value]:
-    """q, k, v as heads [B,S,n,d], q and k rotated over the whole head."""
+def heads(b: Build, c: Any, h: Value, i: int, bias: Any) -> tuple[Value, Value, Value]:
+    """q, k, v as heads [B,S,n,d], not rotated."""
     q = ops.SplitHeads(b.linear(h, "attn.q", c.heads * c.head_dim, i, bias), n=c.heads).out
     k = ops.SplitHeads(b.linear(h, "attn.k", c.kv_heads * c.head_dim, i, bias), n=c.kv_heads).out
     v = ops.SplitHeads(b.linear(h, "attn.v", c.kv_heads * c.head_dim, i, bias), n=c.kv_heads).out
-    return b.rope(q, rope, step.positions, c.head_dim), b.rope(k, rope, step.positions, c.head_dim), v
+    return q, k, v
+
+
+def rotated_heads(b: Build, c: Any, h: Value, i: int, step: Step, rope: Rope, bias: Any) -> tuple[Value, Value, Value]:
+    """q, k, v as heads [B,S,n,d], q and k rotated over the whole head."""
+    q, k, v = heads(b, c, h, i, bias)
+    return rotated(b, c, q, step, rope), rotated(b, c, k, step, rope), v
+
+
+def rotated(b: Build, c: Any, x: Value, step: Step, rope: Rope) -> Value:
+    """Heads [B,S,n,d] rotated over the whole head."""
+    return b.rope(x, rope, step.positions, c.head_dim)
 
 
 def gated_mlp(b: Build, x: Value, i: int, width: int, act: str, bias: Any = None) -> Value:
@@ -79,12 +90,12 @@ def embed(b: Build, c: Any, ids: Value) -> Value:
 def head(b: Build, c: Any, x: Value) -> Value:
     """Logits [B,L,vocab]: the checkpoint's own head where it has one, else the embedding table when the model is tied.
 
-    A stored head is used even when the configuration says tied, as transformers 5 does when the two differ.
+    A stored head is used even when the configuration says tied, as transformers 5 does when the two differ. In a GGUF
+    `tied` is whether llama.cpp takes the embedding table when the architecture's file has no output.weight.
     """
     rows = vocab(b, c)
     own = b.place_of("head") is not None
-    tied = c.tied if b.ckpt.format == "hf" else True
-    table = b.weight("embed", rows, c.width) if tied and not own else b.weight("head", rows, c.width)
+    table = b.weight("embed", rows, c.width) if c.tied and not own else b.weight("head", rows, c.width)
     with b.scope("head"):
         bias = b.optional("head.bias", rows) if "head.bias" in b.tensors else None
         return ops.Linear(x, table, bias).out

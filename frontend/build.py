@@ -16,7 +16,7 @@ from uaii.ir import loc as L
 from uaii.ir import ops
 from uaii.ir.core import Builder, Graph, Op, Value, Weight
 from uaii.ir.diag import Malformed, Unsupported
-from uaii.ir.known import plain
+from uaii.ir.known import origin, plain
 from uaii.ir.recipe import make
 from uaii.ir.types import BLOCKS, FLOATS, Tensor
 
@@ -92,7 +92,9 @@ class Build(Builder):
         for undo in reversed(at.undo):
             shape_there = undo.stored(shape_there, self.c)
         if stored.type.shape != shape_there:
-            raise Malformed("T203", f"tensor {at.name} is {stored.type}, {self.family} needs {list(shape_there)} here", loc,
+            sizes = [o for d in shape if (o := origin(d)) is not None]
+            raise Malformed("T203", f"tensor {at.name} is {stored.type}, {self.family} needs {list(shape_there)} here",
+                            L.join(loc, *sizes),
                             why="the sizes in the configuration and the stored tensors do not belong together",
                             hint=f"check the sizes in {self.c.file}, or that the weights are this model's")
         if stored.type.elem not in (*FLOATS, *BLOCKS):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from uaii.frontend.config import FLAG, LAYERS, LENGTH, Config, key, scalar_of
+from uaii.frontend.config import FLAG, LAYERS, LENGTH, REQUIRED, Config, key, scalar_of
 from uaii.frontend.tensors import At, Rows, Undo, Unpermute, Where, where
 
 
@@ -24,8 +24,8 @@ class DecoderConfig(Config):
     rotary_dim: int = key((), "rope.dimension_count", default=scalar_of("head_dim"))
     ffn: int = key("intermediate_size", "feed_forward_length")
     vocab: int = key("vocab_size", default=0, gguf_default=0)
-    max_positions: int = key("max_position_embeddings", "context_length", LENGTH, default=2048)
-    tied: bool = key("tie_word_embeddings", kind=FLAG, default=False)
+    max_positions: int = key("max_position_embeddings", "context_length", LENGTH, default=2048, gguf_default=REQUIRED)
+    tied: bool = key("tie_word_embeddings", kind=FLAG, default=False, gguf_default=True)
 
     def check(self) -> None:
         self.need(self.rotary_dim == self.head_dim, "rope.dimension_count",

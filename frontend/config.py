@@ -15,6 +15,7 @@ from uaii.ir.diag import Diagnostic, Internal, Malformed, Unsupported
 from uaii.ir.known import known
 
 REQUIRED: Any = object()
+SAME: Any = object()
 Default = Any  # a value, REQUIRED, or a function of the Config read so far
 
 # Keys that cannot change the result, whatever the family: why each is safe to leave unread.
@@ -129,13 +130,13 @@ WORD = Kind("a string", lambda v: isinstance(v, str))
 
 
 def key(hf: str | Iterable[str], gguf: str | None = None, kind: Kind = SIZE, *, default: Default = REQUIRED,
-        gguf_default: Default = REQUIRED, null: Default = REQUIRED, one_of: tuple[Any, ...] = ()) -> Any:
+        gguf_default: Default = SAME, null: Default = REQUIRED, one_of: tuple[Any, ...] = ()) -> Any:
     """Declares a key. `gguf_default` is `default` unless given; a key without a GGUF name takes it there always.
 
     `null` is the meaning of an explicit null, an error unless given. Defaults may be functions of the Config.
     """
     names = (hf,) if isinstance(hf, str) else tuple(hf)
-    return Key(names, gguf, kind, default, default if gguf_default is REQUIRED else gguf_default, null, one_of)
+    return Key(names, gguf, kind, default, default if gguf_default is SAME else gguf_default, null, one_of)
 
 
 def scalar_of(name: str) -> Callable[[Config], Any]:
@@ -166,6 +167,10 @@ class Config:
 
     def check(self) -> None:
         """A family's own conditions between its entries, stated with `need`."""
+
+    def context(self) -> int:
+        """The longest sequence in tokens that the model is for; every family declares max_positions."""
+        return int(getattr(self, "max_positions"))  # noqa: B009
 
     def need(self, fits: bool, name: str, says: str) -> None:
         """Raises Unsupported F103 about the raw key `name` unless it fits."""
