@@ -156,7 +156,7 @@ def lower(ckpt: Checkpoint, accept: frozenset[str] = frozenset()) -> Lowered:
         family.model(config, build)
     except Internal as error:
         raise contradiction(error, config) from error
-    context = int(getattr(config, "max_positions"))  # noqa: B009  every family declares it
+    context = config.context()
     build.close()
     config.close()
     graph.verify()

@@ -35,6 +35,17 @@ class Rope:
     magnitude: float
     loc: L.Loc
 
+    def reach(self, limit: int) -> int:
+        """The longest sequence it is for, from max_position_embeddings `limit`, which some kinds state before scaling."""
+        params = dict(self.scaling.params) if self.scaling else {}
+        match self.scaling.kind if self.scaling else "default":
+            case "linear" | "dynamic":
+                return max(limit, int(limit * params["factor"]))
+            case "yarn":
+                return max(limit, int(params[_ORIGINAL] * params["factor"]))
+            case _:
+                return limit
+
 
 class RopeKeys(Entry):
     """The keys of a family with one rotation for all layers.
@@ -67,15 +78,20 @@ class RopeKeys(Entry):
         if any(isinstance(v, Mapping) for v in record.values()):
             raise Unsupported("F109", f"{c.family} has one rotation for all layers; {name} states one per layer type",
                               c.at(name), hint="this checkpoint needs a family with per-layer rope")
+        return self.stated(c, record, name, "rope_theta", self.theta)
+
+    @classmethod
+    def stated(cls, c: Config, record: Mapping[str, Any], name: str, base: str, default: float) -> Rope:
+        """The rotation that a record under the key `name` states; its base may stand under the key `base` instead."""
         at = c.at(name)
-        kind = self._kind(c, record, name)
-        theta_at = at if "rope_theta" in record else c.at("rope_theta")
-        theta = record.get("rope_theta", c.raw("rope_theta") if c.has("rope_theta") else self.theta)
-        theta = known(POSITIVE.check(theta, "rope_theta", c), theta_at)
+        kind = cls._kind(c, record, name)
+        theta_at = at if "rope_theta" in record else c.at(base)
+        theta = record.get("rope_theta", c.raw(base) if c.has(base) else default)
+        theta = known(POSITIVE.check(theta, base, c), theta_at)
         if strange := [k for k in record if k not in PARAMS[kind] and k not in _ALWAYS]:
             raise Unsupported("F101", f"{name}.{strange[0]} is not a parameter of rope type {kind}", at,
                               why="a key nobody reads can change the model's meaning without a trace")
-        return Rope(theta, self._scaling(c, kind, record, name), 1.0, L.join(at, theta_at))
+        return Rope(theta, cls._scaling(c, kind, record, name), 1.0, L.join(at, theta_at))
 
     @staticmethod
     def _kind(c: Config, record: Mapping[str, Any], name: str) -> str:

@@ -6,17 +6,18 @@ from typing import Any
 from uaii.frontend import blocks
 from uaii.frontend.build import Build
 from uaii.frontend.common import DROPPED, DecoderConfig, llama_names
-from uaii.frontend.config import COUNT, FLAG, POSITIVE, key
+from uaii.frontend.config import COUNT, FLAG, POSITIVE, REQUIRED, key
 from uaii.frontend.family import Family
 from uaii.frontend.rope import rope_keys
 from uaii.frontend.tensors import where
+from uaii.ir.known import plain
 from uaii.ir.ops import Add
 
 
 class LlamaConfig(DecoderConfig):
     """Source: transformers configuration_llama.py; llama.cpp src/models/llama.cpp."""
 
-    eps: float = key("rms_norm_eps", "attention.layer_norm_rms_epsilon", POSITIVE, default=1e-6)
+    eps: float = key("rms_norm_eps", "attention.layer_norm_rms_epsilon", POSITIVE, default=1e-6, gguf_default=REQUIRED)
     act: str = blocks.activation("hidden_act", gguf="silu", default="silu")
     rope: Any = rope_keys(theta=10000.0)
     attention_bias: bool | None = key("attention_bias", kind=FLAG, default=False, gguf_default=None)
@@ -24,6 +25,9 @@ class LlamaConfig(DecoderConfig):
     interleaved: bool = key("rope_interleaved", kind=FLAG, default=False, one_of=(False,))
     experts: int = key((), "expert_count", COUNT, default=0, one_of=(0,))
     experts_used: int = key((), "expert_used_count", COUNT, default=0, one_of=(0,))
+
+    def context(self) -> int:
+        return int(self.rope.reach(plain(self.max_positions)))
 
 
 def model(c: LlamaConfig, b: Build) -> None:

@@ -93,7 +93,7 @@ class MergeHeads(Op, name="merge_heads", stages="ort"):
         return self.x.type.reshape(b, s, int(n) * int(d))
 
 
-class DynamicFreqs(Op, name="dynamic_freqs", stages="core ort"):
+class DynamicFreqs(Op, name="dynamic_freqs"):
     """NTK frequencies for the running length: f32 [dim/2].
 
     L = max(max(positions) + 1, M), M = max_positions; base = theta * (factor*L/M - (factor-1))^(dim/(dim-2));
