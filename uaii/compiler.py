@@ -18,20 +18,19 @@ from uaii.frontend.checkpoint import Checkpoint, TokenizerFiles
 from uaii.frontend.family import Lowered, lower
 from uaii.frontend.open import open_checkpoint
 from uaii.frontend.tokenizer.source import tokenizer_of
-from uaii.ir import loc as L
-from uaii.ir.core import Graph, Op
+from uaii.ir.core import Graph
 from uaii.ir.diag import Usage
-from uaii.ir.ops import Gqa
-from uaii.ir.types import BLOCKS
+from uaii.ir.ops import DynamicFreqs, Gqa
 from uaii.passes.base import Entry, run
 from uaii.passes.pipelines import pipeline
+from uaii.record import LOWER, Step, first_step, record, step
 
 MAX_CONTEXT = 131072  # longer rotation tables are asked for with --context
 
 
 @dataclass
 class Compiled:
-    """A checkpoint taken through the pipeline, nothing written: graphs after each pass, journal and accounts."""
+    """A checkpoint taken through the pipeline, nothing written: graphs after each pass, journal, steps and accounts."""
 
     checkpoint: Checkpoint
     lowered: Lowered
@@ -40,6 +39,7 @@ class Compiled:
     snapshots: list[tuple[str, Graph]]
     options: dict[str, Any]
     context: int
+    steps: list[Step] = field(default_factory=list)
 
 
 @dataclass
@@ -54,16 +54,34 @@ class Artifact:
 def through_passes(path: Path | str, *, target: str = "cpu", weights: str = "auto", context: int | None = None,
                    accept: tuple[str, ...] = (), keep: bool = False) -> Compiled:
     """Opens, lowers and rewrites a checkpoint without reading weights; `keep` keeps the graph after every pass."""
-    device = capabilities.target(target)
-    checkpoint = open_checkpoint(path)
+    capabilities.target(target)
+    return rewrite(begin(open_checkpoint(path), target=target, weights=weights, context=context, accept=accept), keep)
+
+
+def begin(checkpoint: Checkpoint, *, target: str = "cpu", weights: str = "auto", context: int | None = None,
+          accept: tuple[str, ...] = ()) -> Compiled:
+    """Lowers an open checkpoint; no pass has run yet."""
+    capabilities.target(target)
     lowered = lower(checkpoint, frozenset(accept))
     length = _context(lowered, context)
-    journal: list[Entry] = []
-    snapshots: list[tuple[str, Graph]] = [("lower", lowered.graph)] if keep else []
-    graph = run(lowered.graph, pipeline(device, length, weights), journal,
-                (lambda name, g: snapshots.append((name, g))) if keep else None)
     options = {"target": target, "weights": weights, "context": length, "accept": sorted(accept)}
-    return Compiled(checkpoint, lowered, graph, journal, snapshots, options, length)
+    return Compiled(checkpoint, lowered, lowered.graph, [], [], options, length, [first_step(lowered.graph)])
+
+
+def rewrite(c: Compiled, keep: bool = False) -> Compiled:
+    """Runs the pipeline on `c` in place: when a pass raises, what was done until then stays readable."""
+    passes = pipeline(capabilities.target(c.options["target"]), c.context, c.options["weights"])
+    c.snapshots += [(LOWER, c.graph)] if keep else []
+    read = 0
+
+    def each(name: str, graph: Graph) -> None:
+        nonlocal read
+        c.steps.append(step(name, passes[len(c.steps) - 1].why, c.steps[-1], graph, c.journal[read:]))
+        c.snapshots += [(name, graph)] if keep else []
+        c.graph, read = graph, len(c.journal)
+
+    run(c.graph, passes, c.journal, each)
+    return c
 
 
 def _context(lowered: Lowered, asked: int | None) -> int:
@@ -89,20 +107,16 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
     hparams = done.lowered.hparams | {"context_length": done.context}
     tokenizer = _tokenizer(done, hparams, say)
     with artifact.folder(Path(out)) as temp:
-        places = write(model, done.graph, done.checkpoint, temp, progress)
+        write(model, done.graph, done.checkpoint, temp, progress)
         stop_ids = _write_text(temp, done, hparams, tokenizer)
-        tensors = _tensor_report(done, places)
         manifest = artifact.finish(temp, {
-            "uaii": __version__, "family": done.lowered.family.name, **hparams, "target": target,
+            "uaii": __version__, **record(done, emitted.origins),
             "kv_in_place": all(isinstance(op, Gqa) for op in done.graph.ops if any(
                 r.name.startswith("present.") for r in op.results)),
-            "stop_ids": list(stop_ids), "options": done.options, "accepted_keys": done.lowered.config.accepted,
-            "sources": done.checkpoint.fingerprint(), "account": done.lowered.config.account(),
-            "tensors": tensors, "journal": [vars(e) for e in done.journal],
+            "stop_ids": list(stop_ids),
             "tokenizer": tokenizer.notes if tokenizer else ["none: only token ids can be given"],
-            "origins": {name: _origin(op, loc) for name, (op, loc) in emitted.origins.items()},
         })
-    summary = _summary(done, tensors, Path(out), time.monotonic() - begun)
+    summary = _summary(done, manifest["tensors"], Path(out), time.monotonic() - begun)
     return Artifact(Path(out), manifest, summary)
 
 
@@ -131,29 +145,6 @@ def _write_text(temp: Path, done: Compiled, hparams: dict[str, Any], tok: Tokeni
         if tok.template is not None:
             put("chat_template.jinja", tok.template)
     return stops
-
-
-def _origin(op: Op, loc: L.Loc | None) -> dict[str, Any]:
-    return {"value": op.results[0].name, "op": op.name, "passes": L.passes(loc),
-            "from": list(dict.fromkeys(L.show_leaf(x) for x in L.leaves(loc))) if loc else [],
-            "attrs": {k: list(dict.fromkeys(L.show_leaf(x) for x in L.leaves(v))) for k, v in op.attr_locs.items()}}
-
-
-def _tensor_report(done: Compiled, places: dict[str, Any]) -> list[dict[str, Any]]:
-    """Per stored tensor: type and bytes in, the initializers it feeds, how it is held, and whether its values are exact."""
-    users: dict[str, list[str]] = {}
-    for w in done.graph.weights.values():
-        recipe = w.recipe if w.recipe.op != "view" else done.graph.weights[w.recipe.args[0]].recipe
-        for name in recipe.loads:
-            users.setdefault(name, []).append(w.name)
-    report = []
-    for name, t in done.checkpoint.tensors.items():
-        held = users.get(name, [])
-        packed = any(h.endswith((".quants", ".rows")) for h in held)
-        how = "packed" if packed else "dequantised to f32" if t.type.elem in BLOCKS else "float" if held else "unused"
-        report.append({"tensor": name, "stored": str(t.type), "bytes": t.nbytes, "held": how, "exact": True,
-                       "initializers": held})
-    return report
 
 
 def _summary(done: Compiled, tensors: list[dict[str, Any]], out: Path, seconds: float) -> dict[str, Any]:

@@ -83,7 +83,10 @@ class Generation(Iterator[Step]):
         start = time.perf_counter()
         if not self._begun:
             self._begun = True
-            self._reused = self._cache.reuse(sequence.prompt)
+            if self._session.manifest.whole_prompt:
+                self._cache.rewind(0)
+            else:
+                self._reused = self._cache.reuse(sequence.prompt)
             logits = self._session.prefill(sequence.prompt[self._reused:], self._cache)
             self._prefill = time.perf_counter() - start
             if sequence.finish_reason:
@@ -139,7 +142,8 @@ def generate_batch(session: Session, prompts: Sequence[Sequence[int]], *, max_ne
     Every prompt gets its single run: prefill goes row by row (the kernel takes no padded chunk after a past), then
     all rows decode in one step each, at their own lengths; a finished row leaves the batch. Products of one and of
     several rows agree to rounding (measured: f32 and 8-bit equal, 4-bit to 7e-7 of the largest value). Each row draws
-    from its own generator with the same seed. Where the graph's cache grows by concatenation, rows run one by one.
+    from its own generator with the same seed. Where the graph's cache grows by concatenation, or logits depend on the
+    length of the call, rows run one by one.
     """
     if texts is not None and len(texts) != len(prompts):
         raise Usage("S621", f"{len(texts)} text streams for {len(prompts)} prompts")
@@ -149,7 +153,8 @@ def generate_batch(session: Session, prompts: Sequence[Sequence[int]], *, max_ne
     if not rows:
         return []
     report = on_step or (lambda row, step: None)
-    cache = session.cache(len(rows)) if session.manifest.kv_in_place else None
+    together = session.manifest.kv_in_place and not session.manifest.whole_prompt
+    cache = session.cache(len(rows)) if together else None
     if isinstance(cache, SharedCache):
         return _together(session, rows, cache, report)
     return [_alone(session, row, i, report) for i, row in enumerate(rows)]

@@ -20,7 +20,9 @@ class Manifest:
     """What the run side reads of uaii.json.
 
     `kv_heads` and `head_dim` are None when the layers differ; the graph's own shapes are the truth then.
-    `kv_in_place` says that past and present of a layer may be one buffer. `files` are names and sizes in bytes.
+    `kv_in_place` says that past and present of a layer may be one buffer. `whole_prompt` says that a token's logits
+    depend on how long its own call makes the sequence (rope of type dynamic), so a prompt runs alone and in one call;
+    absent means false. `files` are names and sizes in bytes.
     """
 
     family: str
@@ -31,6 +33,7 @@ class Manifest:
     kv_heads: int | None
     head_dim: int | None
     kv_in_place: bool
+    whole_prompt: bool
     stop_ids: tuple[int, ...]
     files: dict[str, int]
 
@@ -53,7 +56,8 @@ def read_manifest(folder: Path, *, hashes: bool = False) -> Manifest:
     vocab = entry.integer("vocab_size", 1)
     return Manifest(entry.text("family"), entry.text("target"), entry.integer("context_length", 1), vocab,
                     entry.integer("layers", 1), entry.optional("kv_heads"), entry.optional("head_dim"),
-                    entry.flag("kv_in_place"), entry.ids("stop_ids", vocab), files)
+                    entry.flag("kv_in_place"), "whole_prompt" in raw and entry.flag("whole_prompt"),
+                    entry.ids("stop_ids", vocab), files)
 
 
 def _incomplete(folder: Path, notes: list[str]) -> Malformed:

@@ -151,7 +151,8 @@ class Session:
         """Run a prompt [S] in chunks after what the cache's row holds; logits of the last token [1,V], or of all [S,V].
 
         `keep_logits` is 1 or 0 (all). The chunk is 512 tokens and shrinks past 8192 tokens of context, so that the
-        attention scores of one run stay bounded; results do not depend on it. Errors as `step`.
+        attention scores of one run stay bounded; results do not depend on it (a manifest's `whole_prompt` says where they
+        would, and the prompt is one chunk). Errors as `step`.
         """
         line = self.checked(ids)[None]
         parts: list[Logits] = []
@@ -161,6 +162,7 @@ class Session:
         cache.reserve(held + line.shape[1])
         while line.shape[1]:
             size = max(64, min(CHUNK, SCORES // (cache.lengths[row or 0] + CHUNK)))
+            size = line.shape[1] if self.manifest.whole_prompt else size
             logits = self.step(line[:, :size], None, cache, keep_logits, row)[0]
             parts = [*parts, logits] if keep_logits == 0 else [logits]
             line = line[:, size:]
