@@ -113,6 +113,7 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
             "uaii": __version__, **record(done, emitted.origins),
             "kv_in_place": all(isinstance(op, Gqa) for op in done.graph.ops if any(
                 r.name.startswith("present.") for r in op.results)),
+            "whole_prompt": any(isinstance(op, DynamicFreqs) for op in done.graph.ops),
             "stop_ids": list(stop_ids),
             "tokenizer": tokenizer.notes if tokenizer else ["none: only token ids can be given"],
         })

@@ -1,0 +1,41 @@
+"""What a graph costs: bytes on disk, weight bytes read for a token, cache bytes kept for a token."""
+from __future__ import annotations
+
+from uaii.ir.core import Graph, Op, Weight
+from uaii.ir.ops import Embedding, EmbeddingNBits, Gqa
+from uaii.ir.types import WIDTHS
+
+# Operands of which a decoding step reads one row, not the whole.
+LOOKED_UP: dict[type[Op], tuple[str, ...]] = {
+    Embedding: ("table",), EmbeddingNBits: ("quants", "scales"), Gqa: ("cos", "sin"),
+}
+
+
+def read_per_token(graph: Graph) -> int:
+    """Weight bytes that one decoding step reads, each weight once; of a lookup table one row."""
+    most: dict[Weight, int] = {}
+    for op in graph.ops:
+        rows = LOOKED_UP.get(type(op), ())
+        for n in op.operand_names:
+            w = getattr(op, n)
+            if isinstance(w, Weight):
+                nbytes = w.type.nbytes // w.type.sizes[0] if n in rows else w.type.nbytes
+                most[w] = max(most.get(w, 0), nbytes)
+    return sum(most.values())
+
+
+def stored(graph: Graph) -> int:
+    """Bytes of all weights together; views of another weight's bytes cost nothing."""
+    return sum(w.type.nbytes for w in graph.weights.values() if w.recipe.op != "view")
+
+
+def cache_per_token(graph: Graph) -> int:
+    """Bytes that the cache keeps for one token of one sequence: every input that is P long, without that axis."""
+    total = 0
+    for v in graph.inputs:
+        if "P" in v.type.shape:
+            count = 1
+            for d in v.type.shape:
+                count *= d if isinstance(d, int) else 1
+            total += count * WIDTHS[v.type.elem]
+    return total
