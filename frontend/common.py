@@ -5,6 +5,7 @@ from typing import Any
 
 from uaii.frontend.config import FLAG, LAYERS, LENGTH, REQUIRED, Config, key, scalar_of
 from uaii.frontend.tensors import At, Rows, Undo, Unpermute, Where, where
+from uaii.ir.known import plain
 
 
 def equal_split(c: Any) -> Any:
@@ -25,7 +26,12 @@ class DecoderConfig(Config):
     ffn: int = key("intermediate_size", "feed_forward_length")
     vocab: int = key("vocab_size", default=0, gguf_default=0)
     max_positions: int = key("max_position_embeddings", "context_length", LENGTH, default=2048, gguf_default=REQUIRED)
+    rope: Any = None  # a family that rotates declares it
     tied: bool = key("tie_word_embeddings", kind=FLAG, default=False, gguf_default=True)
+
+    def context(self) -> int:
+        limit = int(plain(self.max_positions))
+        return int(self.rope.reach(limit)) if self.rope is not None else limit
 
     def check(self) -> None:
         self.need(self.rotary_dim == self.head_dim, "rope.dimension_count",

@@ -36,6 +36,11 @@ INERT_GGUF: dict[str, str] = {
     "general.architecture": "names the family", "general.alignment": "read by the file reader",
     "general.file_type": "informative; each tensor says its own type", "general.quantization_version": "block layouts are fixed",
     "vocab_size": "the embedding table's rows decide",
+    "rope.scaling.finetuned": "how it was trained",
+    "rope.scaling.yarn_beta_fast": "llama.cpp takes 32 whatever the file says",
+    "rope.scaling.yarn_beta_slow": "llama.cpp takes 1 whatever the file says",
+    "rope.scaling.yarn_ext_factor": "llama.cpp takes 1 whatever the file says",
+    "rope.scaling.yarn_attn_factor": "llama.cpp computes it from the factor, whatever the file says",
 }
 INERT_GGUF_PREFIXES: dict[str, str] = {
     "general.": "bookkeeping", "tokenizer.": "read by the tokenizer", "split.": "read by the file reader",

@@ -8,7 +8,7 @@ from typing import Any
 from uaii.frontend.config import FLAG, LENGTH, NUMBER, POSITIVE, REQUIRED, Config, Entry, Kind
 from uaii.ir import loc as L
 from uaii.ir.diag import Malformed, Unsupported
-from uaii.ir.known import known, plain
+from uaii.ir.known import known, origin, plain
 from uaii.ir.ops import RopeScaling
 
 # kind -> its parameters: Kind of value, and the default (REQUIRED, or None for "absent means what the formula says").
@@ -23,6 +23,7 @@ PARAMS: dict[str, dict[str, tuple[Kind, Any]]] = {
              "attention_factor": (POSITIVE, None), "mscale": (NUMBER, None), "mscale_all_dim": (NUMBER, None),
              "truncate": (FLAG, True)},
 }
+GGUF_THETA = 10000.0  # llama.cpp's base for every architecture whose file has none
 _ALWAYS = ("rope_type", "type", "rope_theta")
 
 
@@ -54,10 +55,8 @@ class RopeKeys(Entry):
     """
 
     HF = ("rope_theta", "rope_scaling", "rope_parameters", _ORIGINAL)
-    GGUF = ("rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear", "rope.scaling.finetuned",
-            "rope.scaling.original_context_length", "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier",
-            "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_ext_factor",
-            "rope.scaling.yarn_attn_factor")
+    GGUF = ("rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear",
+            "rope.scaling.original_context_length", "rope.scaling.attn_factor")
 
     def __init__(self, theta: float) -> None:
         self.theta = theta
@@ -81,13 +80,13 @@ class RopeKeys(Entry):
         return self.stated(c, record, name, "rope_theta", self.theta)
 
     @classmethod
-    def stated(cls, c: Config, record: Mapping[str, Any], name: str, base: str, default: float) -> Rope:
+    def stated(cls, c: Config, record: Mapping[str, Any], name: str, base: str | None, default: float) -> Rope:
         """The rotation that a record under the key `name` states; its base may stand under the key `base` instead."""
         at = c.at(name)
         kind = cls._kind(c, record, name)
-        theta_at = at if "rope_theta" in record else c.at(base)
-        theta = record.get("rope_theta", c.raw(base) if c.has(base) else default)
-        theta = known(POSITIVE.check(theta, base, c), theta_at)
+        theta_at = c.at(base) if base and "rope_theta" not in record else at
+        theta = record.get("rope_theta", c.raw(base) if base and c.has(base) else default)
+        theta = known(POSITIVE.check(theta, base or "rope_theta", c), theta_at)
         if strange := [k for k in record if k not in PARAMS[kind] and k not in _ALWAYS]:
             raise Unsupported("F101", f"{name}.{strange[0]} is not a parameter of rope type {kind}", at,
                               why="a key nobody reads can change the model's meaning without a trace")
@@ -132,7 +131,7 @@ class RopeKeys(Entry):
 
     def _gguf(self, c: Config) -> Rope:
         theta = known(POSITIVE.check(c.raw("rope.freq_base"), "rope.freq_base", c) if c.has("rope.freq_base")
-                      else self.theta, c.at("rope.freq_base"))
+                      else GGUF_THETA, c.at("rope.freq_base"))
         factor = next((c.raw(k) for k in ("rope.scaling.factor", "rope.scale_linear") if c.raw(k)), 1.0)
         factor = plain(POSITIVE.check(factor, "rope.scaling.factor", c))
         kind = c.raw("rope.scaling.type") or "linear"
@@ -140,10 +139,6 @@ class RopeKeys(Entry):
         magnitude = known(1.0 if attn is None else POSITIVE.check(attn, "rope.scaling.attn_factor", c),
                           c.at("rope.scaling.attn_factor"))
         loc = L.join(c.at("rope.freq_base"), c.at("rope.scaling.type"), c.at("rope.scaling.factor"))
-        for unread in ("rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"):
-            if c.has(unread):
-                raise Unsupported("F101", f"{c.family} does not account for {unread}", c.at(unread),
-                                  hint=f"llama.cpp ignores it for this architecture; if that is meant: --accept-key {unread}")
         match kind:
             case "none":
                 return Rope(theta, None, magnitude, loc)

@@ -10,7 +10,6 @@ from uaii.frontend.config import COUNT, FLAG, POSITIVE, REQUIRED, key
 from uaii.frontend.family import Family
 from uaii.frontend.rope import rope_keys
 from uaii.frontend.tensors import where
-from uaii.ir.known import plain
 from uaii.ir.ops import Add
 
 
@@ -25,9 +24,6 @@ class LlamaConfig(DecoderConfig):
     interleaved: bool = key("rope_interleaved", kind=FLAG, default=False, one_of=(False,))
     experts: int = key((), "expert_count", COUNT, default=0, one_of=(0,))
     experts_used: int = key((), "expert_used_count", COUNT, default=0, one_of=(0,))
-
-    def context(self) -> int:
-        return int(self.rope.reach(plain(self.max_positions)))
 
 
 def model(c: LlamaConfig, b: Build) -> None:
