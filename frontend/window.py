@@ -18,13 +18,14 @@ class WindowKeys(Entry):
 
     `slides(c, i)` is the family's rule for layer i; a `layer_types` list in the configuration overrides it, and so does
     a GGUF's sliding_window_pattern. `hf` and `gguf` are further keys that the rule reads through `c.raw`. `absent` is the
-    width when `sliding_window` is not given: 0 is none. `switch` names a flag, false when absent, without which there is
+    width when `sliding_window` is not given, `gguf_absent` the same of a GGUF: 0 is none. `switch` names a flag, false when absent, without which there is
     no window at all. A query at i sees the keys j with i - window < j <= i, as in transformers.
     """
 
     def __init__(self, slides: Callable[[Config, int], bool], hf: tuple[str, ...], gguf: tuple[str, ...], absent: int,
-                 layer_types: bool, switch: str) -> None:
-        self.slides, self.absent, self.by_list, self.switch = slides, absent, layer_types, switch
+                 gguf_absent: int, layer_types: bool, switch: str) -> None:
+        self.slides, self.by_list, self.switch = slides, layer_types, switch
+        self.absent = {"hf": absent, "gguf": gguf_absent}
         listed, switched = ("layer_types",) if layer_types else (), (switch,) if switch else ()
         self.names = {"hf": ("sliding_window", *listed, *switched, *hf), "gguf": gguf}
 
@@ -47,7 +48,7 @@ class WindowKeys(Entry):
 
     def _width(self, c: Config, name: str) -> int:
         on = not self.switch or c.fmt == "gguf" or (c.has(self.switch) and FLAG.check(c.raw(self.switch), self.switch, c))
-        said = c.raw(name) if c.has(name) else self.absent or None
+        said = c.raw(name) if c.has(name) else self.absent[c.fmt] or None
         if said is None or not on or (said == 0 and c.fmt == "gguf"):
             return 0
         return int(SIZE.check(said, name, c))
@@ -82,6 +83,6 @@ def all_but_every(nth: int, *hf: str) -> Callable[[Config, int], bool]:
 
 
 def window_keys(slides: Callable[[Any, int], bool], *, hf: tuple[str, ...] = (), gguf: tuple[str, ...] = (), absent: int = 0,
-                layer_types: bool = True, switch: str = "") -> Any:
-    """Declares the windows of a family; it must follow `layers`."""
-    return WindowKeys(slides, hf, gguf, absent, layer_types, switch)
+                gguf_absent: int | None = None, layer_types: bool = True, switch: str = "") -> Any:
+    """Declares the windows of a family; it must follow `layers`. `gguf_absent` is `absent` unless given."""
+    return WindowKeys(slides, hf, gguf, absent, absent if gguf_absent is None else gguf_absent, layer_types, switch)
