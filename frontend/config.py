@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from uaii.frontend.checkpoint import Checkpoint
 from uaii.ir import loc as L
@@ -159,16 +159,33 @@ class Config:
     inert: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, family: str, ckpt: Checkpoint, accept: frozenset[str] = frozenset()) -> None:
-        self._used: dict[str, list[str]] = {}
-        self.fmt, self.file, self.family = ckpt.format, ckpt.config_file, family
-        self._meta = dict(ckpt.metadata)
-        self._prefix = f"{ckpt.metadata.get('general.architecture', '')}." if self.fmt == "gguf" else ""
-        self._entries = _entries(type(self))
+        self._open(family, ckpt)
         self.accepted = self._check_strangers(accept)
         for e in self._entries.values():
             setattr(self, e.name, e.read(self))
         self._used.clear()
         self.check()
+
+    def _open(self, family: str, ckpt: Checkpoint) -> None:
+        self._used: dict[str, list[str]] = {}
+        self.fmt, self.file, self.family = ckpt.format, ckpt.config_file, family
+        self._meta = dict(ckpt.metadata)
+        self._prefix = f"{ckpt.metadata.get('general.architecture', '')}." if self.fmt == "gguf" else ""
+        self._entries = _entries(type(self))
+
+    @classmethod
+    def peek(cls, family: str, ckpt: Checkpoint) -> Self:
+        """What can be read, for a report and never for a graph: an entry that cannot is None, strangers are let pass."""
+        c = cls.__new__(cls)
+        c._open(family, ckpt)
+        c.accepted = {}
+        for e in c._entries.values():
+            try:
+                value = e.read(c)
+            except (Diagnostic, ArithmeticError, LookupError, TypeError):  # its key, or one that its default takes
+                value = None
+            setattr(c, e.name, value)
+        return c
 
     def check(self) -> None:
         """A family's own conditions between its entries, stated with `need`."""
