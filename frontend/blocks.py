@@ -1,12 +1,14 @@
 """The pieces that decoder-only families share: the step's inputs, cached attention, gated MLP, head, and the walk over layers."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from uaii.frontend.build import Build
 from uaii.frontend.config import Config, Entry
 from uaii.frontend.rope import Rope
+from uaii.ir import loc as L
 from uaii.ir import ops
 from uaii.ir.core import Input, Value
 from uaii.ir.diag import Malformed, Unsupported
@@ -122,10 +124,13 @@ def result(b: Build, logits: Value) -> None:
 
 
 class ActKey(Entry):
-    """The activation: `hf` is its key, `gguf` what llama.cpp computes for the architecture, `default` what absence means."""
+    """The activation: `hf` is its key, `gguf` what llama.cpp computes for the architecture, `default` what absence means.
 
-    def __init__(self, hf: str, gguf: str, default: str) -> None:
-        self.hf, self.gguf, self.default = hf, gguf, default
+    `reads` are words that this family takes for others, which its origin then says.
+    """
+
+    def __init__(self, hf: str, gguf: str, default: str, reads: Mapping[str, str]) -> None:
+        self.hf, self.gguf, self.default, self.reads = hf, gguf, default, reads
 
     def keys(self, fmt: str) -> tuple[str, ...]:
         return (self.hf,) if fmt == "hf" else ()
@@ -139,12 +144,16 @@ class ActKey(Entry):
         if said not in ACT_NAMES:
             raise Unsupported("F110", f"unsupported {self.hf}={said}", c.at(self.hf),
                               hint=f"known activations: {', '.join(ACT_NAMES)}")
-        return known(ACT_NAMES[said], c.at(self.hf))
+        at = c.at(self.hf)
+        if said not in self.reads:
+            return known(ACT_NAMES[said], at)
+        meant = self.reads[said]
+        return known(ACT_NAMES[meant], L.Key(at.file, at.path, f"{at.value}, which {c.family} means as {meant}"))
 
 
-def activation(hf: str, gguf: str, default: str) -> Any:
+def activation(hf: str, gguf: str, default: str, reads: Mapping[str, str] | None = None) -> Any:
     """Declares the activation key."""
-    return ActKey(hf, gguf, default)
+    return ActKey(hf, gguf, default, reads or {})
 
 
 def layers(c: Any) -> range:

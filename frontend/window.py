@@ -18,8 +18,9 @@ class WindowKeys(Entry):
 
     `slides(c, i)` is the family's rule for layer i; a `layer_types` list in the configuration overrides it, and so does
     a GGUF's sliding_window_pattern. `hf` and `gguf` are further keys that the rule reads through `c.raw`. `absent` is the
-    width when `sliding_window` is not given, `gguf_absent` the same of a GGUF: 0 is none. `switch` names a flag, false when absent, without which there is
-    no window at all. A query at i sees the keys j with i - window < j <= i, as in transformers.
+    width when `sliding_window` is not given, `gguf_absent` the same of a GGUF: 0 is none. `switch` names a flag, false
+    when absent, without which there is no window at all. A query at i sees the keys j with i - window < j <= i, as in
+    transformers.
     """
 
     def __init__(self, slides: Callable[[Config, int], bool], hf: tuple[str, ...], gguf: tuple[str, ...], absent: int,
