@@ -111,6 +111,14 @@ def vocab(b: Build, c: Any) -> int:
     return int(b.ckpt.tensors[at.name].type.sizes[0]) if at else 1
 
 
+def capped(b: Build, logits: Value, cap: float) -> Value:
+    """cap * tanh(logits / cap), or the logits when the cap is 0."""
+    if not cap:
+        return logits
+    with b.scope("softcap"):
+        return ops.Softcap(logits, cap=cap).out
+
+
 def last(b: Build, x: Value, keep: Value) -> Value:
     """Only the positions whose logits were asked for."""
     with b.scope("last"):

@@ -27,7 +27,7 @@ INERT_HF: dict[str, str] = {
     "attn_pdrop": "training", "embd_pdrop": "training", "resid_pdrop": "training", "hidden_dropout": "training",
     "embd_dropout": "training", "resid_dropout": "training", "pretraining_tp": "slices the same product",
     "bos_token_id": "tokenizer", "eos_token_id": "generation", "pad_token_id": "tokenizer",
-    "_attn_implementation_autoset": "run time", "attn_implementation": "run time", "_flash_attn_2_enabled": "run time",
+    "_attn_implementation": "run time", "_attn_implementation_autoset": "run time", "attn_implementation": "run time", "_flash_attn_2_enabled": "run time",
     "is_llama_config": "bookkeeping", "transformers.js_config": "another runtime's settings",
     "output_attentions": "run time", "output_hidden_states": "run time", "return_dict": "run time",
     "unsloth_version": "bookkeeping", "unsloth_fixed": "bookkeeping", "task_specific_params": "bookkeeping",

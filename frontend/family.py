@@ -22,8 +22,8 @@ from uaii.ir.stages import Stage
 DENIED = {
     "mamba": "state-space", "rwkv": "state-space", "jamba": "state-space", "falconmamba": "state-space",
     "bamba": "state-space", "llava": "vision", "pixtral": "vision", "vl": "vision", "vision": "vision", "mllama": "vision",
-    "janus": "vision", "paligemma": "vision", "whisper": "audio", "audio": "audio", "t5": "encoder-decoder",
-    "bart": "encoder-decoder", "bert": "encoder", "conditionalgeneration": "multimodal",
+    "gemma3forconditional": "vision", "janus": "vision", "paligemma": "vision", "whisper": "audio", "audio": "audio",
+    "t5": "encoder-decoder", "bart": "encoder-decoder", "bert": "encoder", "conditionalgeneration": "multimodal",
 }
 
 
@@ -125,7 +125,7 @@ def _by_config(ckpt: Checkpoint) -> Family:
                         hint="recognition goes by these names only; structure is never guessed from tensor names")
     arch = named or str(kind)
     where = L.Key(ckpt.config_file, "architectures" if named else "model_type", f'"{arch}"')
-    why = next((w for n, w in DENIED.items() if n in arch.lower()), "")
+    why = next((w for n, w in DENIED.items() if n in arch.lower()), "vision" if "vision_config" in meta else "")
     if meta.get("is_encoder_decoder") is True:
         why = "encoder-decoder"
     decoder = named is None or named.endswith(("CausalLM", "LMHeadModel"))
