@@ -83,3 +83,6 @@ def llama_names(*, permuted: bool) -> dict[str, Where]:
 
 # Tensors that older checkpoints carry and every family recomputes.
 DROPPED = {r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "computed from rope_theta"}
+
+# For the `inert` of a family whose architecture has no window in llama.cpp, whatever the file says.
+WINDOW_IGNORED = {"attention.sliding_window": "llama.cpp gives this architecture no window"}

@@ -8,7 +8,7 @@ from typing import Any
 from uaii.frontend.config import FLAG, LENGTH, NUMBER, POSITIVE, REQUIRED, Config, Entry, Kind
 from uaii.ir import loc as L
 from uaii.ir.diag import Malformed, Unsupported
-from uaii.ir.known import known, origin, plain
+from uaii.ir.known import known, plain
 from uaii.ir.ops import RopeScaling
 
 # kind -> its parameters: Kind of value, and the default (REQUIRED, or None for "absent means what the formula says").
@@ -38,7 +38,7 @@ class Rope:
 
     def reach(self, limit: int) -> int:
         """The longest sequence it is for, from max_position_embeddings `limit`, which some kinds state before scaling."""
-        params = dict(self.scaling.params) if self.scaling else {}
+        params: dict[str, Any] = dict(self.scaling.params) if self.scaling else {}
         match self.scaling.kind if self.scaling else "default":
             case "linear" | "dynamic":
                 return max(limit, int(limit * params["factor"]))
