@@ -5,7 +5,7 @@ from typing import Any
 
 from uaii.frontend import blocks
 from uaii.frontend.build import Build
-from uaii.frontend.common import DROPPED, DecoderConfig, llama_names
+from uaii.frontend.common import DROPPED, WINDOW_IGNORED, DecoderConfig, llama_names
 from uaii.frontend.config import COUNT, FLAG, POSITIVE, REQUIRED, key
 from uaii.frontend.family import Family
 from uaii.frontend.rope import rope_keys
@@ -22,8 +22,10 @@ class LlamaConfig(DecoderConfig):
     attention_bias: bool | None = key("attention_bias", kind=FLAG, default=False, gguf_default=None)
     mlp_bias: bool | None = key("mlp_bias", kind=FLAG, default=False, gguf_default=None)
     interleaved: bool = key("rope_interleaved", kind=FLAG, default=False, one_of=(False,))
+    sliding_window: None = key("sliding_window", default=None, null=None, one_of=(None,))  # transformers does not read it
     experts: int = key((), "expert_count", COUNT, default=0, one_of=(0,))
     experts_used: int = key((), "expert_used_count", COUNT, default=0, one_of=(0,))
+    inert = WINDOW_IGNORED
 
 
 def model(c: LlamaConfig, b: Build) -> None:
