@@ -89,16 +89,13 @@ def golden(family: str, case: Case) -> dict[str, Any]:
 
 
 def kept_positions(prompt: int) -> list[int]:
-    """Rows of Run.rows() that a golden keeps: early, middle and last of the prompt, of decode, and of stepwise."""
-    stepwise = prompt + GREEDY
-    return [1, prompt // 2, prompt - 1, prompt + 1, prompt + GREEDY - 1, stepwise + prompt // 2, 2 * stepwise - 1]
+    """Rows of Run.rows() that a golden keeps: middle and last of the prompt and of decode, and the last of stepwise."""
+    return [prompt // 2, prompt - 1, prompt + GREEDY // 2, prompt + GREEDY - 1, 2 * (prompt + GREEDY) - 1]
 
 
-def kept_ids(row: np.ndarray) -> list[int]:
-    """Vocabulary entries that a golden keeps of a row: the four largest, the smallest, and nine spread evenly."""
-    order = np.argsort(row, kind="stable")
-    spread = np.linspace(0, row.size - 1, 9).astype(int)
-    return list(dict.fromkeys([*order[:-5:-1].tolist(), int(order[0]), *spread.tolist()]))
+def kept_ids(vocab: int, best: Sequence[int]) -> list[int]:
+    """Vocabulary entries that a golden keeps of a row: the best, and six spread evenly."""
+    return [*best, *np.linspace(0, vocab - 1, 6).astype(int).tolist()]
 
 
 def to_golden(case: Case, runs: Sequence[Run]) -> dict[str, Any]:
@@ -110,8 +107,9 @@ def to_golden(case: Case, runs: Sequence[Run]) -> dict[str, Any]:
             raise ValueError(f"{case.name}: a greedy token is a near tie; choose another seed")
         rows, kept = theirs.rows(), []
         for at in kept_positions(len(theirs.prefill)):
-            ids = kept_ids(rows[at])
-            kept.append([float(f"{np.ptp(rows[at]):.5g}"), ids, [float(f"{x:.5g}") for x in rows[at][ids]]])
+            top = np.argsort(rows[at], kind="stable")[:-4:-1].tolist()
+            logits = rows[at][kept_ids(rows.shape[1], top)]
+            kept.append([float(f"{np.ptp(rows[at]):.5g}"), top, [float(f"{x:.5g}") for x in logits]])
         entries.append({"tokens": theirs.tokens, "rows": kept})
     return {"of": fingerprint(case), "runs": entries}
 
@@ -120,6 +118,7 @@ def compare_with_golden(ours: Run, theirs: dict[str, Any]) -> float:
     """As `compare`, over the positions and ids that were kept."""
     assert ours.tokens == theirs["tokens"]
     rows, worst = ours.rows(), 0.0
-    for at, (span, ids, logits) in zip(kept_positions(len(ours.prefill)), theirs["rows"], strict=True):
-        worst = max(worst, float(np.abs(rows[at][ids] - np.array(logits)).max()) / span)
+    for at, (span, best, logits) in zip(kept_positions(len(ours.prefill)), theirs["rows"], strict=True):
+        off = np.abs(rows[at][kept_ids(rows.shape[1], best)] - np.array(logits))
+        worst = max(worst, float(off.max()) / span)
     return worst

@@ -42,7 +42,7 @@ def _run(model: Any, prompt: Sequence[int], by_length: bool) -> Run:
     row = prefill[-1]
     for _ in range(GREEDY):
         tokens.append(int(row.argmax()))
-        out = fresh(torch.tensor([tokens[-1:]]), past_key_values=out.past_key_values, use_cache=True)
+        out = fresh(torch.tensor([tokens[-1:]]), cache=out.past_key_values, use_cache=True)
         row = out.logits[0, -1].numpy()
         decode.append(row)
     generated = copy.deepcopy(model).generate(torch.tensor([prompt]), max_new_tokens=GREEDY, do_sample=False)
@@ -54,7 +54,7 @@ def _run(model: Any, prompt: Sequence[int], by_length: bool) -> Run:
 def _stepwise(model: Any, ids: Sequence[int]) -> np.ndarray:
     past, rows = None, []
     for token in ids:
-        out = model(torch.tensor([[token]]), past_key_values=past, use_cache=True)
+        out = model(torch.tensor([[token]]), cache=past, use_cache=True)
         past = out.past_key_values
         rows.append(out.logits[0, -1].numpy())
     return np.array(rows)
