@@ -61,7 +61,7 @@ def key_of(file: str, metadata: Mapping[str, Any], name: str) -> Key:
     elif isinstance(value, str | int | float | bool):
         shown = json.dumps(value)
     else:
-        shown = f"{len(value)} items" if hasattr(value, "__len__") else type(value).__name__
+        shown = f"{len(value)} items" if isinstance(value, list) else type(value).__name__
     return Key(file, name, shown)
 
 

@@ -1,0 +1,123 @@
+"""tokenizer.model (SentencePiece) as a tokenizer.json, checked against SentencePiece itself before it is used."""
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from uaii.frontend.tokenizer import parts
+from uaii.frontend.tokenizer.parts import Json
+from uaii.frontend.tokenizer.scores import merges_by_score
+from uaii.frontend.tokenizer.settings import LFS, Settings
+from uaii.frontend.tokenizer.text import library_tokenizer
+from uaii.frontend.tokenizer.vocab_merges import added_from
+from uaii.ir.diag import Malformed, Unsupported
+from uaii.ir.loc import File
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+UNIGRAM, BPE = 1, 2
+TIKTOKEN = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")
+PREFIXED = {"always": "every fragment between special tokens", "first": "the first fragment", "never": "nothing"}
+PROBES = ("Hello world", "The quick brown fox, 1234567890!", "def f(x):\n\treturn  x + 1\n\n", "a  b   c    d", " x", "x ",
+          "Ünïcödé naïve café", "こんにちは世界", "안녕하세요", "Привет, мир", "مرحبا", "😀 👩‍👩‍👧", "ﬁ Ⅷ ½ ％ＡＢ",
+          "e\u0301 A\u030a", "\u00a0\u3000\u200b", "▁", "\x00\x01", "----====####", "''\"\"``", "x" * 40, "\n\n\n")
+
+
+def from_sentencepiece(said: Settings) -> str:
+    """The tokenizer.json of a SentencePiece BPE or Unigram model, encoding as SentencePiece does.
+
+    ▁ goes in front of every fragment between special tokens (`legacy`), of the first (`legacy: false`, and LlamaTokenizer
+    without the flag), or of none, as in transformers 5. Raises Unsupported K509 (`tokenizer.model found but ...`).
+    """
+    path = said.folder / "tokenizer.model"
+    raw = path.read_bytes()
+    if raw.startswith(LFS):
+        raise Malformed("K510", "tokenizer.model is a Git LFS pointer, not the file itself", File(str(path)),
+                        hint="run git lfs pull in the folder, or download the file")
+    proto = _parse(said, raw)
+    dummy = bool(proto.normalizer_spec.add_dummy_prefix) and said.config.get("add_prefix_space") is not False
+    legacy = said.config.get("legacy", said.kind != "LlamaTokenizer") is not False
+    scheme = ("always" if legacy else "first") if dummy else "never"
+    own = "always" if proto.normalizer_spec.add_dummy_prefix else "never"
+    _check(said, raw, _document(said, proto, own, [], None))
+    vocab = {piece.piece: i for i, piece in enumerate(proto.pieces)}
+    for role, i in (("bos_token", proto.trainer_spec.bos_id), ("eos_token", proto.trainer_spec.eos_id),
+                    ("unk_token", proto.trainer_spec.unk_id)):
+        if role not in said.special and 0 <= i < len(proto.pieces):
+            said.special[role] = proto.pieces[i].piece
+    added = {token["id"]: token for token in added_from(said, vocab)}
+    for i, piece in enumerate(proto.pieces):
+        if piece.type in (CONTROL, UNKNOWN):
+            added.setdefault(i, parts.added_token(i, piece.piece, special=True))
+    said.notes.append(f"tokenizer.model: ▁ goes in front of {PREFIXED[scheme]}")
+    ends = [(text, vocab[text]) if said.config.get(flag) is True and text in vocab else None
+            for flag, text in (("add_bos_token", said.special.get("bos_token", "")),
+                               ("add_eos_token", said.special.get("eos_token", "")))]
+    return _document(said, proto, scheme, list(added.values()), parts.around(ends[0], ends[1]), vocab)
+
+
+def refused(said: Settings, what: str) -> Unsupported:
+    """The refusal of a tokenizer.model, under the prefix that support looks for."""
+    return Unsupported("K509", f"tokenizer.model found but {what}", File(str(said.folder / "tokenizer.model")),
+                       hint="add a tokenizer.json to the folder (transformers saves one)")
+
+
+def _parse(said: Settings, raw: bytes) -> Any:
+    if TIKTOKEN.match(raw) and base64.b64decode(raw.split(b" ", 1)[0], validate=True):
+        raise refused(said, "it holds tiktoken ranks, not a SentencePiece model")
+    try:
+        decode_error = import_module("google.protobuf.message").DecodeError
+        proto = import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
+    except ImportError as err:
+        raise refused(said, f"it cannot be read without the packages sentencepiece and protobuf ({err.name})") from None
+    try:
+        proto.ParseFromString(raw)
+    except decode_error:
+        raise refused(said, "it is not a SentencePiece model") from None
+    if not proto.pieces or proto.trainer_spec.model_type not in (UNIGRAM, BPE):
+        raise refused(said, "it is neither a BPE nor a Unigram model")
+    if proto.trainer_spec.treat_whitespace_as_suffix or not proto.normalizer_spec.escape_whitespaces:
+        raise refused(said, "it marks white space in a way that tokenizer.json cannot")
+    return proto
+
+
+def _document(said: Settings, proto: Any, scheme: str, added: list[Json], post: Json | None,
+              extra: Mapping[str, int] | None = None) -> str:
+    pieces, norm, byte_fallback = proto.pieces, proto.normalizer_spec, bool(proto.trainer_spec.byte_fallback)
+    user = [p.piece for p in pieces if p.type == USER_DEFINED]
+    vocab = dict(extra) if extra else {p.piece: i for i, p in enumerate(pieces)}
+    if proto.trainer_spec.model_type == BPE:
+        merges = merges_by_score(vocab, {p.piece: p.score for p in pieces},
+                                 skip=vocab.keys() - {p.piece for p in pieces if p.type == NORMAL})
+        model = parts.bpe(vocab, merges, unk=proto.trainer_spec.unk_piece, byte_fallback=byte_fallback,
+                          ignore_merges=bool(user))
+    else:
+        if len(vocab) > len(pieces):
+            raise refused(said, "a Unigram model with tokens added beyond its vocabulary is not converted")
+        model = {"type": "Unigram", "unk_id": proto.trainer_spec.unk_id, "byte_fallback": byte_fallback,
+                 "vocab": [[p.piece, p.score] for p in pieces]}
+    steps: list[Json] = []
+    if norm.precompiled_charsmap:
+        charsmap = base64.b64encode(norm.precompiled_charsmap).decode()
+        steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    if norm.remove_extra_whitespaces:
+        steps += [parts.replace_regex(r"\A +| +\z", ""), parts.replace_regex(" {2,}", " ")]
+    steps += [{"type": "Prepend", "prepend": "▁"}] if scheme == "always" else []
+    steps.append(parts.replace(" ", "▁"))
+    cuts = [parts.metaspace("first")] if scheme == "first" else []
+    if user:
+        cuts.append(parts.split("|".join(re.escape(p) for p in sorted(user, key=len, reverse=True))))
+    return parts.document(model, added=added, normalizer=parts.sequence("normalizers", steps), post_processor=post,
+                          pre_tokenizer=parts.sequence("pretokenizers", cuts),
+                          decoder=parts.spaced_decoder(strip=scheme != "never", byte_fallback=byte_fallback))
+
+
+def _check(said: Settings, raw: bytes, text: str) -> None:
+    import sentencepiece
+    processor = sentencepiece.SentencePieceProcessor(model_proto=raw)
+    made = library_tokenizer(text, "tokenizer.model")
+    for probe in PROBES:
+        if made.encode(probe, add_special_tokens=False).ids != processor.encode(probe):
+            raise refused(said, f"its conversion gives other ids than SentencePiece, for example for {ascii(probe)}")
