@@ -120,6 +120,13 @@ def _unpermute(s: Source, r: Recipe, x: Recipe, heads: int) -> Array:
 
 
 @_rule
+def _group_rows(s: Source, r: Recipe, x: Recipe, groups: int, start: int, stop: int) -> Array:
+    v = evaluate(x, s)
+    picked = v.reshape(groups, -1, *v.shape[1:])[:, start:stop]
+    return np.ascontiguousarray(picked).reshape(-1, *v.shape[1:])
+
+
+@_rule
 def _dequant(s: Source, r: Recipe, x: Recipe) -> Array:
     kind = x.type.elem
     return _by_rows(evaluate(x, s), r.type.sizes, np.float32, lambda v: dequantise(v, kind, ", ".join(x.loads)))

@@ -65,14 +65,14 @@ def heads(b: Build, c: Any, h: Value, i: int, bias: Any) -> tuple[Value, Value, 
 
 
 def rotated_heads(b: Build, c: Any, h: Value, i: int, step: Step, rope: Rope, bias: Any) -> tuple[Value, Value, Value]:
-    """q, k, v as heads [B,S,n,d], q and k rotated over the whole head."""
+    """q, k, v as heads [B,S,n,d], q and k rotated over the rotary width."""
     q, k, v = heads(b, c, h, i, bias)
     return rotated(b, c, q, step, rope), rotated(b, c, k, step, rope), v
 
 
 def rotated(b: Build, c: Any, x: Value, step: Step, rope: Rope) -> Value:
-    """Heads [B,S,n,d] rotated over the whole head."""
-    return b.rope(x, rope, step.positions, c.head_dim)
+    """Heads [B,S,n,d] rotated over the rotary width."""
+    return b.rope(x, rope, step.positions, c.rotary_dim)
 
 
 def gated_mlp(b: Build, x: Value, i: int, width: int, act: str, bias: Any = None) -> Value:
@@ -83,14 +83,24 @@ def gated_mlp(b: Build, x: Value, i: int, width: int, act: str, bias: Any = None
     return b.linear(h, "ffn.down", int(x.type.shape[-1]), i, bias)
 
 
+def mlp(b: Build, x: Value, i: int, width: int, act: str, bias: Any = None) -> Value:
+    """down(act(up x))."""
+    h = b.linear(x, "ffn.up", width, i, bias)
+    with b.scope("ffn/act"):
+        h = ops.Activation(h, act=act).out
+    return b.linear(h, "ffn.down", int(x.type.shape[-1]), i, bias)
+
+
 def embed(b: Build, c: Any, ids: Value) -> Value:
     """Token embeddings [B,S,width]."""
     with b.scope("embed"):
         return ops.Embedding(ids, b.weight("embed", vocab(b, c), c.width)).out
 
 
-def head(b: Build, c: Any, x: Value) -> Value:
+def head(b: Build, c: Any, x: Value, bias: Any = None) -> Value:
     """Logits [B,L,vocab]: the checkpoint's own head where it has one, else the embedding table when the model is tied.
+
+    `bias` is the family's word on `head.bias`; None leaves it to the checkpoint's tensors.
 
     A stored head is used even when the configuration says tied, as transformers 5 does when the two differ. In a GGUF
     `tied` is whether llama.cpp takes the embedding table when the architecture's file has no output.weight.
@@ -99,8 +109,8 @@ def head(b: Build, c: Any, x: Value) -> Value:
     own = b.place_of("head") is not None
     table = b.weight("embed", rows, c.width) if c.tied and not own else b.weight("head", rows, c.width)
     with b.scope("head"):
-        bias = b.optional("head.bias", rows) if "head.bias" in b.tensors else None
-        return ops.Linear(x, table, bias).out
+        shift = b.optional("head.bias", rows, declared=bias) if "head.bias" in b.tensors else None
+        return ops.Linear(x, table, shift).out
 
 
 def vocab(b: Build, c: Any) -> int:

@@ -126,12 +126,15 @@ class Build(Builder):
             return ops.RmsNorm(x, self.weight(name, int(x.type.shape[-1]), i=i), eps=eps, offset=offset).out
 
     def layer_norm(self, x: Value, name: str, eps: float, i: int | None = None, offset: float = 0.0,
-                   bias: Any = True) -> Value:
-        """LayerNorm with weight `name` and, if `bias`, `name.bias`; a family without parameters declares no such tensor."""
-        width = int(x.type.shape[-1])
+                   bias: Any = True, per_head: bool = False) -> Value:
+        """LayerNorm with weight `name` and, if `bias`, `name.bias`; a family without parameters declares no such tensor.
+
+        `per_head` gives each head of x [B,S,n,d] its own parameters [n,d].
+        """
+        shape = tuple(int(n) for n in x.type.shape[-2 if per_head else -1:])
         with self.scope(name.replace(".", "/")):
-            w = self.weight(name, width, i=i) if name in self.tensors else None
-            shift = self.optional(f"{name}.bias", width, i=i, declared=bias) if f"{name}.bias" in self.tensors else None
+            w = self.weight(name, *shape, i=i) if name in self.tensors else None
+            shift = self.optional(f"{name}.bias", *shape, i=i, declared=bias) if f"{name}.bias" in self.tensors else None
             return ops.LayerNorm(x, w, shift, eps=eps, offset=offset).out
 
     def rope(self, x: Value, rope: Rope, positions: Value, dim: int, interleaved: bool = False) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from uaii.frontend.config import FLAG, LAYERS, LENGTH, REQUIRED, Config, key, scalar_of
+from uaii.frontend.rotary_width import rotary_width
 from uaii.frontend.tensors import At, Rows, Undo, Unpermute, Where, where
 from uaii.ir.known import plain
 
@@ -22,7 +23,7 @@ class DecoderConfig(Config):
     kv_heads: int = key("num_key_value_heads", "attention.head_count_kv", default=scalar_of("heads"), null=scalar_of("heads"))
     head_dim: int = key("head_dim", "attention.key_length", default=equal_split, null=equal_split)
     value_dim: int = key((), "attention.value_length", default=scalar_of("head_dim"))
-    rotary_dim: int = key((), "rope.dimension_count", default=scalar_of("head_dim"))
+    rotary_dim: int = rotary_width()
     ffn: int = key("intermediate_size", "feed_forward_length")
     vocab: int = key("vocab_size", default=0, gguf_default=0)
     max_positions: int = key("max_position_embeddings", "context_length", LENGTH, default=2048, gguf_default=REQUIRED)
@@ -34,8 +35,6 @@ class DecoderConfig(Config):
         return int(self.rope.reach(limit)) if self.rope is not None else limit
 
     def check(self) -> None:
-        self.need(self.rotary_dim == self.head_dim, "rope.dimension_count",
-                  f"rotates {self.rotary_dim} of {self.head_dim} features: {self.family} has no partial rotary")
         self.need(self.value_dim == self.head_dim, "attention.value_length", "differs from attention.key_length")
 
 

@@ -54,15 +54,15 @@ class RopeKeys(Entry):
     Source: transformers modeling_rope_utils (v4 `rope_scaling`, v5 `rope_parameters`); llama.cpp llama-hparams for GGUF.
     """
 
-    HF = ("rope_theta", "rope_scaling", "rope_parameters", _ORIGINAL)
+    HF = ("rope_theta", "rope_scaling", "rope_parameters", _ORIGINAL)  # rope_theta must agree where `base` is another key
     GGUF = ("rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear",
             "rope.scaling.original_context_length", "rope.scaling.attn_factor")
 
-    def __init__(self, theta: float) -> None:
-        self.theta = theta
+    def __init__(self, theta: float, base: str = "rope_theta", also: tuple[str, ...] = ()) -> None:
+        self.theta, self.base, self.also = theta, base, also
 
     def keys(self, fmt: str) -> tuple[str, ...]:
-        return self.HF if fmt == "hf" else self.GGUF
+        return tuple(dict.fromkeys((self.base, *self.HF))) if fmt == "hf" else self.GGUF
 
     def read(self, c: Config) -> Rope:
         return self._hf(c) if c.fmt == "hf" else self._gguf(c)
@@ -77,17 +77,25 @@ class RopeKeys(Entry):
         if any(isinstance(v, Mapping) for v in record.values()):
             raise Unsupported("F109", f"{c.family} has one rotation for all layers; {name} states one per layer type",
                               c.at(name), hint="this checkpoint needs a family with per-layer rope")
-        return self.stated(c, record, name, "rope_theta", self.theta)
+        rope = self.stated(c, record, name, self.base, self.theta, self.also)
+        if c.has("rope_theta") and self.base != "rope_theta" and c.raw("rope_theta") != rope.theta:
+            raise Malformed("F108", f"rope_theta={c.raw('rope_theta')} contradicts {self.base}, by which the base is "
+                            f"{rope.theta}", L.join(c.at("rope_theta"), rope.loc), hint="remove the spelling that is wrong")
+        return rope
 
     @classmethod
-    def stated(cls, c: Config, record: Mapping[str, Any], name: str, base: str | None, default: float) -> Rope:
-        """The rotation that a record under the key `name` states; its base may stand under the key `base` instead."""
+    def stated(cls, c: Config, record: Mapping[str, Any], name: str, base: str | None, default: float,
+               also: tuple[str, ...] = ()) -> Rope:
+        """The rotation that a record under the key `name` states; its base may stand under the key `base` instead.
+
+        `also` are keys of the record that another entry reads.
+        """
         at = c.at(name)
         kind = cls._kind(c, record, name)
         theta_at = c.at(base) if base and "rope_theta" not in record else at
         theta = record.get("rope_theta", c.raw(base) if base and c.has(base) else default)
         theta = known(POSITIVE.check(theta, base or "rope_theta", c), theta_at)
-        if strange := [k for k in record if k not in PARAMS[kind] and k not in _ALWAYS]:
+        if strange := [k for k in record if k not in (*PARAMS[kind], *_ALWAYS, *also)]:
             raise Unsupported("F101", f"{name}.{strange[0]} is not a parameter of rope type {kind}", at,
                               why="a key nobody reads can change the model's meaning without a trace")
         return Rope(theta, cls._scaling(c, kind, record, name), 1.0, L.join(at, theta_at))
@@ -159,6 +167,9 @@ class RopeKeys(Entry):
                                     ("truncate", True)))
 
 
-def rope_keys(theta: float) -> Any:
-    """Declares the rotation of a family whose default base is `theta`; it must follow `max_positions`."""
-    return RopeKeys(theta)
+def rope_keys(theta: float, base: str = "rope_theta", also: tuple[str, ...] = ()) -> Any:
+    """Declares the rotation of a family whose default base is `theta`; it must follow `max_positions`.
+
+    `base` is the key of the base outside the rope record, `also` keys of the record that another entry reads.
+    """
+    return RopeKeys(theta, base, also)

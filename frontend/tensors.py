@@ -49,6 +49,25 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class GroupedHeads:
+    """q, k and v in one tensor, per key head: the rows of its query heads, of the key, of the value; this is `part`.
+
+    The groupings of GPT-NeoX (one query head per group), Falcon 40B, and Falcon 7B (one group). Source: transformers
+    modeling_gpt_neox.py and modeling_falcon.py.
+    """
+
+    part: str
+
+    def stored(self, shape: Shape, c: Any) -> Shape:
+        return (plain((c.heads + 2 * c.kv_heads) * c.head_dim), *shape[1:])
+
+    def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe:
+        queries, d = c.heads // c.kv_heads, c.head_dim
+        start, stop = {"q": (0, queries), "k": (queries, queries + 1), "v": (queries + 1, queries + 2)}[self.part]
+        return make("group_rows", recipe, c.kv_heads, start * d, stop * d)
+
+
+@dataclass(frozen=True)
 class Transposed:
     """Stored [in, out] (GPT-2's Conv1D)."""
 

@@ -137,6 +137,15 @@ def unpermute(x: Recipe, heads: int) -> Tensor:
 
 
 @_typed
+def group_rows(x: Recipe, groups: int, start: int, stop: int) -> Tensor:
+    """Rows start:stop of each of `groups` equal runs of rows, one after another; block layouts keep whole rows."""
+    count = x.type.sizes[0]
+    _need(groups > 0 and count % groups == 0 and 0 <= start < stop <= count // groups,
+          f"rows {start}:{stop} of each of {groups} groups of {x.type}")
+    return x.type.reshape(groups * (stop - start), *x.type.shape[1:])
+
+
+@_typed
 def dequant(x: Recipe) -> Tensor:
     """Block layout to f32, as ggml's dequantize_row_* computes it."""
     _need(x.type.elem in BLOCKS, f"dequant of {x.type}")

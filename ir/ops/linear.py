@@ -51,7 +51,10 @@ class RmsNorm(Op, name="rms_norm"):
 
 
 class LayerNorm(Op, name="layer_norm"):
-    """(x - mean) / sqrt(var + eps) * (weight + offset) + bias over the last axis (Ba et al. 2016)."""
+    """(x - mean) / sqrt(var + eps) * (weight + offset) + bias over the last axis (Ba et al. 2016).
+
+    weight and bias span that axis, or the last two where each head has its own.
+    """
 
     x: Value
     weight: Value | None
@@ -61,8 +64,8 @@ class LayerNorm(Op, name="layer_norm"):
 
     def infer(self) -> Tensor:
         for v in (self.weight, self.bias):
-            self.need(v is None or v.type.shape == self.x.type.shape[-1:],
-                      f"parameters do not span the last axis of {self.x.type}")
+            self.need(v is None or v.type.shape == self.x.type.shape[-1:] or v.type.shape == self.x.type.shape[-2:],
+                      f"parameters do not span the last axis of {self.x.type}, or the last two")
         return self.x.type
 
 
