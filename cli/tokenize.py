@@ -28,7 +28,7 @@ def main(model: Path, text: str | None, file: Path | None, no_special: bool, no_
     from uaii.frontend import chat
     from uaii.frontend.tokenizer.source import open_tokenizer
 
-    tok, template, notes = open_tokenizer(model)
+    tok = open_tokenizer(model)
     if sum(x is not None for x in (text, file, chat_file)) > 1:
         raise Usage("U030", "TEXT, --file and --chat exclude each other")
     if decode:
@@ -39,7 +39,7 @@ def main(model: Path, text: str | None, file: Path | None, no_special: bool, no_
             click.echo(said)
         return
     if chat_file is not None:
-        rendered = chat.render(template, _messages(chat_file), bos_token=tok.bos_token, eos_token=tok.eos_token)
+        rendered = chat.render(tok.files.template, _messages(chat_file), bos_token=tok.bos_token, eos_token=tok.eos_token)
         ids = tok.encode(rendered, add_special=False)
     else:
         ids = tok.encode(text if text is not None else read(file), add_special=not no_special,
@@ -48,7 +48,7 @@ def main(model: Path, text: str | None, file: Path | None, no_special: bool, no_
     if fmt == "json":
         data({"ids": ids, "pieces": pieces})
         return
-    for note in notes:
+    for note in tok.files.notes:
         talk.print(f"note: {note}", markup=False)
     click.echo(",".join(map(str, ids)))
     click.echo(" ".join(json.dumps(p, ensure_ascii=False) for p in pieces))

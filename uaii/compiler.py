@@ -17,7 +17,7 @@ from uaii.backends.onnx.writer import DATA, Progress, write
 from uaii.frontend.checkpoint import Checkpoint, TokenizerFiles
 from uaii.frontend.family import Lowered, lower
 from uaii.frontend.open import open_checkpoint
-from uaii.frontend.tokenizer.source import tokenizer_of
+from uaii.frontend.tokenizer.source import stop_ids_of, tokenizer_of
 from uaii.ir.core import Graph
 from uaii.ir.diag import Usage
 from uaii.ir.ops import DynamicFreqs, Gqa
@@ -105,36 +105,31 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
     model, emitted = emit(done.graph)
     say = note or (lambda text: None)
     hparams = done.lowered.hparams | {"context_length": done.context}
-    tokenizer = _tokenizer(done, hparams, say)
+    tokenizer, notes = tokenizer_of(done.checkpoint)
+    stop_ids = tokenizer.stop_ids if tokenizer else stop_ids_of(done.checkpoint, hparams["vocab_size"], notes)
+    for text in notes:
+        say(text)
     with artifact.folder(Path(out)) as temp:
         write(model, done.graph, done.checkpoint, temp, progress)
-        stop_ids = _write_text(temp, done, hparams, tokenizer)
+        _write_text(temp, done, hparams, tokenizer, stop_ids)
         manifest = artifact.finish(temp, {
             "uaii": __version__, **record(done, emitted.origins),
             "kv_in_place": all(isinstance(op, Gqa) for op in done.graph.ops if any(
                 r.name.startswith("present.") for r in op.results)),
             "whole_prompt": any(isinstance(op, DynamicFreqs) for op in done.graph.ops),
             "stop_ids": list(stop_ids),
-            "tokenizer": tokenizer.notes if tokenizer else ["none: only token ids can be given"],
+            "tokenizer": notes,
         })
     summary = _summary(done, manifest["tensors"], Path(out), time.monotonic() - begun)
     return Artifact(Path(out), manifest, summary)
 
 
-def _tokenizer(done: Compiled, hparams: dict[str, Any], say: Callable[[str], None]) -> TokenizerFiles | None:
-    tokenizer, notes = tokenizer_of(done.checkpoint)
-    for text in notes if tokenizer is None else tokenizer.notes:
-        say(text)
-    return tokenizer
-
-
-def _write_text(temp: Path, done: Compiled, hparams: dict[str, Any], tok: TokenizerFiles | None) -> tuple[int, ...]:
-    """The small files beside the model; returns the ids that end generation."""
+def _write_text(temp: Path, done: Compiled, hparams: dict[str, Any], tok: TokenizerFiles | None, stops: tuple[int, ...]) -> None:
+    """The small files beside the model; `stops` are the ids that end generation."""
     def put(name: str, data: Any) -> None:
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, indent=1)
         (temp / name).write_text(text, "utf-8")
 
-    stops = tuple(i for i in (tok.stop_ids if tok else ()) if i < hparams["vocab_size"])
     gqa = next((op for op in done.graph.ops if isinstance(op, Gqa)), None)
     width = int(done.lowered.config.__dict__["width"])
     put("genai_config.json", artifact.genai_config(hparams, gqa.heads if gqa else 1, width, stops, tok.bos_id if tok else None,
@@ -145,7 +140,6 @@ def _write_text(temp: Path, done: Compiled, hparams: dict[str, Any], tok: Tokeni
         put("tokenizer_config.json", tok.config)
         if tok.template is not None:
             put("chat_template.jinja", tok.template)
-    return stops
 
 
 def _summary(done: Compiled, tensors: list[dict[str, Any]], out: Path, seconds: float) -> dict[str, Any]:

@@ -58,9 +58,8 @@ class Model:
 
     def render(self, messages: Messages, **options: Any) -> str:
         """The conversation in the model's own chat template. Raises Unsupported K5xx when it ships none."""
-        path = self.folder / "chat_template.jinja"
-        template = path.read_text("utf-8") if path.is_file() else None
         tok = self.tokenizer
+        template = chat.choose(tok.files.template, tok.files.templates, options.get("tools"))
         return chat.render(template, messages, bos_token=tok.bos_token, eos_token=tok.eos_token, **options)
 
     def chat_ids(self, messages: Messages, **options: Any) -> list[int]:

@@ -152,6 +152,7 @@ MALFORMED = {
     "n_kv 2^62": (gguf_bytes([ARCH], n_pairs=BIG), "G303", "byte 8", f"{BIG} keys are declared"),
     "n_tensors 2^62": (gguf_bytes([ARCH], n_tensors=BIG), "G303", "byte 8", f"{BIG} tensors"),
     "n_kv negative": (gguf_bytes([ARCH], n_pairs=-1), "G303", "byte 8", "-1 keys"),
+    "n_tensors negative": (gguf_bytes([ARCH], n_tensors=-1), "G303", "byte 8", "-1 tensors"),
     "one key short": (gguf_bytes([ARCH] * 1, n_pairs=2), "G303", "byte 69",
                       "the length of a key needs 77 bytes and the file has 69"),
     "string 2^63": (gguf_bytes([("k", "raw", struct.pack("<IQ", 8, 2**63) + bytes(30))]), "G303", "byte 45", "k needs"),
@@ -160,6 +161,8 @@ MALFORMED = {
                    f"k needs {49 + 2**43} bytes and the file has 49"),
     "array of u8 2^63": (gguf_bytes([("k", "raw", struct.pack("<IIQ", 9, 0, 2**63))]), "G303", "byte 49", "k needs"),
     "element cut": (gguf_bytes([("k", "raw", struct.pack("<IIQQ", 9, 8, 1, 99))]), "G303", "byte 49", "element 0 of k"),
+    "second element cut": (gguf_bytes([("k", "raw", struct.pack("<IIQQQ", 9, 8, 2, 8, 0))]), "G303", "byte 65",
+                           "element 1 of k"),
     "empty key": (gguf_bytes([("", "u32", 1)]), "G304", "byte 24", "a key is empty"),
     "key with escape": (gguf_bytes([("a\x1b[31m", "u32", 1)]), "G304", "byte 24", r"a key is 'a\x1b[31m'"),
     "key not UTF-8": (gguf_bytes([(b"a\xff", "u32", 1)]), "G304", "byte 24", "a key is"),
@@ -314,6 +317,12 @@ def test_split_set_behind_the_links_of_the_hugging_face_cache(tmp_path: Path) ->
     assert model.read("g2")[0, 0] == 2
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_merged_file_that_kept_its_split_keys_is_whole(tmp_path: Path, count: int) -> None:
+    data = gguf_bytes([("split.count", "u16", count)], [tensor()])
+    assert list(Gguf(write(tmp_path, data, "x-00001-of-00003.gguf")).tensors) == ["w"]
+
+
 def test_missing_part_is_named(tmp_path: Path) -> None:
     paths = split(tmp_path)
     paths[2].unlink()
@@ -332,7 +341,10 @@ def odd(tmp_path: Path, case: str) -> Path:
     paths = split(tmp_path, total=7) if case == "total" else split(tmp_path, key="u32" if case == "kind" else "u16")
     if case == "renamed":
         return paths[1].rename(tmp_path / "other.gguf")
-    if case == "wrong number":
+    if case == "number 9" or case == "no number":
+        keys = [("split.no", "u16", 9)] if case == "number 9" else []
+        return write(tmp_path, gguf_bytes([*keys, ("split.count", "u16", 3)]), "g-00003-of-00003.gguf")
+    if case.startswith("wrong number"):
         shuffled = [p.read_bytes() for p in paths]
         paths[1].write_bytes(shuffled[2])
         paths[2].write_bytes(shuffled[1])
@@ -343,12 +355,14 @@ def odd(tmp_path: Path, case: str) -> Path:
         paths[2].write_bytes(gguf_bytes([("split.no", "u16", 2), ("split.count", "u16", 3)], [tensor("g1")]))
     if case == "no keys":
         return write(tmp_path, gguf_bytes([ARCH], [tensor()]), "x-00001-of-00002.gguf")
-    return paths[0]
+    return paths[1] if case.endswith("given") else paths[0]
 
 
 @pytest.mark.parametrize(("case", "code", "reason"), [
     ("renamed", "G313", "other.gguf is part 2 of 3 by its keys and must be named PREFIX-00002-of-00003.gguf"),
     ("wrong number", "G313", "g-00002-of-00003.gguf has split.no 2 and split.count 3, its name says 1 and 3"),
+    ("wrong number, given", "G313", "g-00002-of-00003.gguf is part 3 of 3 by its keys and must be named g-00003-of-00003"),
+    ("number 9", "G313", "is part 9 of 3 by its keys"), ("no number", "G313", "is part None of 3 by its keys"),
     ("two models", "G313", "disagree on general.architecture: they are of two models"),
     ("tensor twice", "G313", "both hold the tensor g1"),
     ("total", "G313", "the 3 parts hold 2 tensors, g-00001-of-00003.gguf says 7"),

@@ -1,0 +1,61 @@
+"""Granite 3 (dense): llama's shape with four scalars, on embeddings, scores, residuals and logits (IBM 2024)."""
+from __future__ import annotations
+
+from typing import Any
+
+from uaii.frontend import blocks
+from uaii.frontend.build import Build
+from uaii.frontend.common import DROPPED, WINDOW_IGNORED, DecoderConfig, llama_names
+from uaii.frontend.config import COUNT, FLAG, POSITIVE, REQUIRED, key
+from uaii.frontend.family import Family
+from uaii.frontend.rope import rope_keys
+from uaii.frontend.tensors import where
+from uaii.ir.core import Value
+from uaii.ir.ops import Add, Scale
+
+
+class GraniteConfig(DecoderConfig):
+    """Source: transformers configuration_granite.py, where scores are not divided by sqrt(head_dim) unless it says so;
+    llama.cpp src/models/granite.cpp, where they are, and where rope.scaling.finetuned switches rope off."""
+
+    head_dim: int = key("head_dim", "attention.key_length", default=lambda c: c.width // c.heads)
+    eps: float = key("rms_norm_eps", "attention.layer_norm_rms_epsilon", POSITIVE, default=1e-6, gguf_default=REQUIRED)
+    act: str = blocks.activation("hidden_act", gguf="silu", default="silu")
+    rope: Any = rope_keys(theta=10000.0)
+    rotates: bool = key((), "rope.scaling.finetuned", FLAG, default=True, one_of=(True,))
+    attention_bias: bool | None = key("attention_bias", kind=FLAG, default=False, gguf_default=None)
+    mlp_bias: bool | None = key("mlp_bias", kind=FLAG, default=False, gguf_default=None)
+    embedding: float = key("embedding_multiplier", "embedding_scale", POSITIVE, default=1.0)
+    residual: float = key("residual_multiplier", "residual_scale", POSITIVE, default=1.0)
+    attention: float = key("attention_multiplier", "attention.scale", POSITIVE, default=1.0,
+                           gguf_default=lambda c: c.head_dim ** -0.5)
+    logits: float = key("logits_scaling", "logit_scale", POSITIVE, default=1.0, gguf_default=REQUIRED)
+    experts: int = key((), "expert_count", COUNT, default=0, one_of=(0,))
+    inert = WINDOW_IGNORED
+
+
+def model(c: GraniteConfig, b: Build) -> None:
+    def add(x: Value, y: Value) -> Value:
+        return Add(x, Scale(y, by=c.residual).out).out
+
+    ids, keep, step = blocks.inputs(b)
+    x = Scale(blocks.embed(b, c, ids), by=c.embedding).out
+    for i in blocks.layers(c):
+        with b.scope(f"layers.{i}"):
+            h = b.rms_norm(x, "attn_norm", c.eps, i)
+            q, k, v = blocks.rotated_heads(b, c, h, i, step, c.rope, c.attention_bias)
+            a = blocks.attend(b, i, step, q, k, v, scale=c.attention)
+            x = add(x, b.linear(a, "attn.o", c.width, i, c.attention_bias))
+            h = b.rms_norm(x, "ffn_norm", c.eps, i)
+            x = add(x, blocks.gated_mlp(b, h, i, c.ffn, c.act, c.mlp_bias))
+    x = b.rms_norm(x, "norm", c.eps)
+    logits = blocks.head(b, c, blocks.last(b, x, keep))
+    blocks.result(b, Scale(logits, by=1.0 / c.logits).out)
+
+
+GRANITE = Family(
+    name="granite", hf=(("granite", "GraniteForCausalLM"),), gguf=("granite",), config=GraniteConfig, model=model,
+    brands=("Granite 3.0", "Granite 3.1", "Granite 3.2", "Granite 3.3"), dropped=DROPPED,
+    tensors={**llama_names(permuted=True), "rope_freqs": where((), "rope_freqs.weight")},
+)
+FAMILIES = (GRANITE,)

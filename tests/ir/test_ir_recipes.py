@@ -1,0 +1,173 @@
+"""Types of recipes, and what they compute against NumPy written out again."""
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from uaii.backends import recipes
+from uaii.ir.diag import Internal
+from uaii.ir.parse import parse
+from uaii.ir.recipe import RECIPES, Recipe, make
+from uaii.ir.types import BLOCKS, ELEMS, Tensor
+
+RNG = np.random.default_rng(0)
+
+
+def recipe(text: str) -> Recipe:
+    """A recipe from its text, which must print as it was given."""
+    graph = parse(f"graph @g stage=model dims() () {{ @w : {'f32[1]'} = {text} return }}")
+    found = graph.weights["w"].recipe
+    assert str(found) == text
+    return found
+
+
+GOOD = {
+    '"a":q4_0[4,64]': "q4_0[4,64]", 'cast("a":bf16[4], f32)': "f32[4]", 'cast("a":f32[4], bf16)': "bf16[4]",
+    'add("a":f16[4], 1.0)': "f16[4]", 'scale("a":bf16[4], 0.5)': "bf16[4]", 'divide("a":f32[4], "b":bf16[4])': "f32[4]",
+    'transpose("a":f16[4,6])': "f16[6,4]", 'reshape("a":u8[4,6], [2, 12])': "u8[2,12]", 'rows("a":q4_1[8,32], 2, 5)': "q4_1[3,32]",
+    'concat("a":q8_0[8,32], "b":q8_0[4,32])': "q8_0[12,32]", 'concat("a":f32[8], "b":f32[4])': "f32[12]",
+    'unpermute("a":q4_0[16,64], 2)': "q4_0[16,64]", 'unpermute("a":f32[16], 4)': "f32[16]",
+    'dequant("a":q6_k[2,256])': "f32[2,256]", 'quants("a":q4_1[3,64], 4)': "u8[3,2,16]", 'quants("a":q8_0[3,64], 8)': "u8[3,2,32]",
+    'scales("a":q4_0[3,96])': "f32[3,3]", 'offsets("a":q4_1[3,96], 4)': "f32[3,3]", "view(other, u8[4,4])": "u8[4,4]",
+    "rope_freqs(10000.0, 16, default)": "f32[8]", "rope_cos(rope_freqs(10000.0, 16, linear, 2.0), 32, 1.5)": "f32[32,8]",
+    "rope_sin(rope_freqs(10000.0, 16, yarn, 2.0, 1.0, 4.0), 32, 1.5)": "f32[32,8]",
+}
+BAD = {
+    'cast("a":u8[4], f32)': "cast of u8[4]", 'cast("a":f32[4], q4_0)': "to q4_0", 'add("a":q4_0[4,32], 1.0)': "add to q4_0",
+    'scale("a":i64[4], 2.0)': "scale of i64", 'divide("a":f32[4], "b":f32[5])': "f32[4] / f32[5]",
+    'transpose("a":f32[4])': "transpose of f32[4]", 'transpose("a":q4_0[4,32])': "transpose of q4_0",
+    'reshape("a":f32[4], [5])': "f32[4] as [5]", 'reshape("a":q4_0[4,32], [2, 64])': "q4_0[4,32] as",
+    'rows("a":f32[4], 2, 2)': "rows 2:2", 'rows("a":f32[4], -1, 2)': "rows -1:2", 'rows("a":f32[4], 0, 5)': "rows 0:5",
+    'concat("a":f32[4], "b":f16[4])': "concat of", 'concat("a":f32[4,2], "b":f32[4,3])': "concat of",
+    'unpermute("a":f32[12,4], 4)': "over 4 heads", 'dequant("a":f16[4])': "dequant of f16",
+    'quants("a":q6_k[2,256], 8)': "no integer blocks", 'scales("a":f32[2,32])': "no integer blocks",
+    'offsets("a":q4_1[2,2,32], 4)': "no integer blocks", 'scales("a":q4_0[2,48])': "not a whole number of blocks",
+}
+
+
+@pytest.mark.parametrize(("text", "type"), GOOD.items())
+def test_recipes_have_types(text: str, type: str) -> None:
+    assert str(recipe(text).type) == type
+
+
+@pytest.mark.parametrize(("text", "says"), BAD.items())
+def test_wrong_recipes_fail_where_they_are_made(text: str, says: str) -> None:
+    with pytest.raises(Internal) as caught:
+        recipe(text)
+    assert caught.value.code == "V011" and says in caught.value.says
+
+
+def test_every_recipe_is_in_the_tables_here() -> None:
+    named = {recipe(t).op for t in GOOD}
+    assert named == set(RECIPES)
+    assert {t.partition("(")[0] for t in BAD} | {"load", "view", "rope_freqs", "rope_cos", "rope_sin"} == set(RECIPES)
+
+
+def test_every_recipe_but_load_and_view_has_a_meaning() -> None:
+    assert set(recipes._RULES) == set(RECIPES) - {"load", "view"}
+
+
+def test_unknown_recipes() -> None:
+    with pytest.raises(Internal) as caught:
+        make("fetch", 1)
+    assert caught.value.code == "V010" and "fetch" in caught.value.says
+    with pytest.raises(Internal) as caught:
+        recipes.evaluate(make("view", "w", Tensor("f32", (4,))), Stored({}))
+    assert caught.value.code == "R002"
+    with pytest.raises(Internal) as caught:
+        recipes.evaluate(make("rope_freqs", 1e4, 8, "spiral"), Stored({}))
+    assert caught.value.code == "R002" and "spiral" in caught.value.says
+
+
+def test_loads_are_named_once_in_order() -> None:
+    assert recipe('concat("b":f32[4], rows("a":f32[9], 0, 4), "b":f32[4])').loads == ("b", "a")
+
+
+def test_block_types_know_their_bytes() -> None:
+    import gguf
+    for name, block in BLOCKS.items():
+        assert (block.size, block.nbytes) == gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name.upper()]]
+        assert Tensor(name, (3, 2 * block.size)).nbytes == 6 * block.nbytes
+    assert Tensor("bf16", (3, 5)).nbytes == 30 and Tensor("f64", ()).nbytes == 8 and "q8_0" in ELEMS
+
+
+class Stored(dict[str, Any]):
+    def read(self, name: str) -> Any:
+        return self[name]
+
+
+def got(text: str, **stored: Any) -> Any:
+    return recipes.evaluate(recipe(text), Stored(stored))
+
+
+def test_structural_recipes() -> None:
+    a = RNG.normal(size=(8, 6)).astype(np.float32)
+    np.testing.assert_array_equal(got('transpose("a":f32[8,6])', a=a), a.T)
+    np.testing.assert_array_equal(got('reshape("a":f32[8,6], [4, 12])', a=a), a.reshape(4, 12))
+    np.testing.assert_array_equal(got('rows("a":f32[8,6], 2, 5)', a=a), a[2:5])
+    np.testing.assert_array_equal(got('concat("a":f32[8,6], "a":f32[8,6])', a=a), np.concatenate([a, a]))
+
+
+def test_unpermute_undoes_what_llama_cpp_does_row_by_row() -> None:
+    """convert_hf_to_gguf.py, permute(): row i of a head goes to 2i, row i + d/2 to 2i + 1."""
+    heads, d = 3, 8
+    a = RNG.normal(size=(heads * d, 5)).astype(np.float32)
+    permuted = np.empty_like(a)
+    for h in range(heads):
+        for i in range(d // 2):
+            permuted[h * d + 2 * i] = a[h * d + i]
+            permuted[h * d + 2 * i + 1] = a[h * d + i + d // 2]
+    np.testing.assert_array_equal(got('unpermute("a":f32[24,5], 3)', a=permuted), a)
+    np.testing.assert_array_equal(got('unpermute("a":f32[24], 3)', a=permuted[:, 0]), a[:, 0])
+
+
+@pytest.mark.parametrize("elem", ["f32", "f16", "bf16", "f64"])
+@pytest.mark.parametrize("to", ["f32", "f16", "bf16", "f64"])
+def test_casts_round_as_ieee_does(elem: str, to: str) -> None:
+    kinds = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "bf16": ml_dtypes.bfloat16}
+    rounding = [1.00390625, 1.01171875, 3.0e38, 6.0e-8, 65519.0, -65520.0, 0.0, -0.0, np.inf, -np.inf, np.nan]
+    with np.errstate(over="ignore"):
+        a = np.concatenate([RNG.normal(size=2000), rounding]).astype(kinds[elem])
+        out = got(f'cast("a":{elem}[{a.size}], {to})', a=a.view(np.uint16) if elem == "bf16" else a)
+        want = a.astype(np.float64 if elem == "f64" and to == "f64" else np.float32).astype(kinds[to])
+    values = out.view(ml_dtypes.bfloat16) if to == "bf16" else out
+    assert values.dtype == kinds[to]
+    np.testing.assert_array_equal(values.astype(np.float64), want.astype(np.float64))
+    assert (np.signbit(values) == np.signbit(want))[~np.isnan(want.astype(np.float64))].all()
+
+
+def test_arithmetic_is_f32_whatever_is_stored() -> None:
+    a, b = RNG.normal(size=64).astype(np.float32), RNG.uniform(1, 8, 64).astype(np.float32)
+    np.testing.assert_array_equal(got('add("a":f32[64], 1.0)', a=a), a + np.float32(1))
+    np.testing.assert_array_equal(got('scale("a":f32[64], 0.1)', a=a), a * np.float32(0.1))
+    np.testing.assert_array_equal(got('divide("a":f32[64], "b":f32[64])', a=a, b=b), a / b)
+    half = a.astype(ml_dtypes.bfloat16)
+    out = got('add("a":bf16[64], 1.0)', a=half.view(np.uint16)).view(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(out, (half.astype(np.float32) + 1).astype(ml_dtypes.bfloat16))
+
+
+def test_tables_of_cosines_and_sines() -> None:
+    freqs = 500.0 ** (-np.arange(4) / 4)
+    angle = np.arange(300)[:, None] * freqs
+    for part, f in (("cos", np.cos), ("sin", np.sin)):
+        table = got(f"rope_{part}(rope_freqs(500.0, 8, default), 300, 1.5)")
+        assert table.dtype == np.float32 and table.shape == (300, 4)
+        np.testing.assert_allclose(table, 1.5 * f(angle), atol=5e-5)  # the angle itself is rounded to f32
+
+
+@pytest.mark.parametrize("text", [
+    'cast("a":f16[37,64], bf16)', 'dequant("q":q4_1[37,64])', 'quants("q":q4_1[37,64], 4)', 'scales("q":q4_1[37,64])',
+    'offsets("q":q4_1[37,64], 4)'])
+@pytest.mark.parametrize("chunk", [1, 64, 65, 200])
+def test_slices_of_rows_give_the_whole(text: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = RNG.integers(0, 256, (37, 2, 20)).astype(np.uint8)
+    raw[..., :4] = RNG.normal(size=(37, 2, 2)).astype(np.float16).view(np.uint8).reshape(37, 2, 4)
+    stored = {"a": RNG.normal(size=(37, 64)).astype(np.float16), "q": raw.reshape(37, 40)}
+    whole = got(text, **stored)
+    monkeypatch.setattr(recipes, "CHUNK", chunk)
+    sliced = got(text, **stored)
+    assert sliced.dtype == whole.dtype
+    np.testing.assert_array_equal(sliced, whole)
