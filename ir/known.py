@@ -7,7 +7,10 @@ from uaii.ir.loc import Loc, join
 
 
 class Known:
-    """A plain value with an origin; arithmetic between known values keeps both origins."""
+    """A plain value with an origin; arithmetic between known values keeps both origins.
+
+    Python asks a plain float on the left of a known int for nothing but the number: write the known one first.
+    """
 
     loc: Loc
 

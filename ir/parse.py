@@ -2,20 +2,17 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from uaii.ir import loc as L
 from uaii.ir.core import OPS, Builder, Graph, Input, Op, Value, Weight
-from uaii.ir.diag import Malformed
 from uaii.ir.ops import RopeScaling
+from uaii.ir.reader import Reader
 from uaii.ir.recipe import RECIPES, Recipe, make
 from uaii.ir.stages import Stage
 from uaii.ir.text import optional
-from uaii.ir.types import ELEMS, Tensor
+from uaii.ir.types import ELEMS
 
-TOKEN = re.compile(r'\s*(?:(?P<str>"(?:[^"\\]|\\.)*")|(?P<num>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]))|'
-                   r'(?P<name>[%@!]?[A-Za-z_0-9][\w./+-]*)|(?P<punct>[\[\](){}=:,])|(?P<bad>\S))')
 RECORDS = {"scaling": RopeScaling}
 LOCS = {"key": L.Key, "tensor": L.Stored, "site": L.Site, "file": L.File, "by": L.By, "all": L.All}
 
@@ -29,68 +26,13 @@ def parse(text: str) -> Graph:
         raise parser.fail(f"this does not make sense here: {error}") from error
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        found = [(m.group(m.lastgroup or 0), m.start(m.lastgroup or 0)) for m in TOKEN.finditer(text)]
-        self.tokens, self.text, self.i = found, text, 0
-
-    def fail(self, says: str, ahead: int = 0) -> Malformed:
-        """The error at the token taken last, or `ahead` of it."""
-        i = min(max(self.i - 1 + ahead, 0), len(self.tokens) - 1)
-        line = self.text.count("\n", 0, self.tokens[i][1] if self.tokens else 0) + 1
-        return Malformed("X001", says, L.File("<ir>", f"line {line}"), notes=[self.text.split("\n")[line - 1].strip()])
-
-    def peek(self) -> str:
-        return self.tokens[self.i][0] if self.i < len(self.tokens) else ""
-
-    def next(self) -> str:
-        if self.i >= len(self.tokens):
-            raise self.fail("the text ends too early")
-        self.i += 1
-        return self.tokens[self.i - 1][0]
-
-    def take(self, tok: str) -> bool:
-        if self.peek() == tok:
-            self.i += 1
-            return True
-        return False
-
-    def want(self, tok: str) -> None:
-        if not self.take(tok):
-            raise self.fail(f"expected {tok!r}, found {self.peek()!r}", 1)
-
-    def type(self) -> Tensor:
-        elem = self.next()
-        if elem not in ELEMS:
-            raise self.fail(f"unknown element type {elem!r}")
-        self.want("[")
-        shape: list[int | str] = []
-        while not self.take("]"):
-            tok = self.next()
-            shape.append(int(tok) if tok.isdigit() else tok)
-            self.take(",")
-        return Tensor(elem, tuple(shape))
-
-    def literal(self) -> Any:
-        if self.take("["):
-            items: list[Any] = []
-            while not self.take("]"):
-                items.append(self.literal())
-                self.take(",")
-            return tuple(items)
-        tok = self.next()
-        if tok[0] == '"':
-            return json.loads(tok)
-        if re.fullmatch(r"-?\d+", tok):
-            return int(tok)
-        if re.fullmatch(r"-?\d.*", tok):
-            return float(tok)
-        return {"True": True, "False": False, "None": None}.get(tok, tok)
+class _Parser(Reader):
+    """The grammar, from the top down."""
 
     def attrs(self, end: str) -> dict[str, Any]:
         out: dict[str, Any] = {}
         while not self.take(end):
-            key = self.next()
+            key = self.word()
             self.want("=")
             if key in RECORDS and self.peek() != "None":
                 kind = self.next()
@@ -123,22 +65,22 @@ class _Parser:
 
     def graph(self) -> Graph:
         graph = self.header()
-        values: dict[str, Value] = {f"%{v.name}": v for v in graph.inputs}
+        values: dict[str, Value] = {}
+        for v in graph.inputs:
+            self.define(f"%{v.name}", v, values)
         marks: list[tuple[Op | Weight, str, dict[str, str]]] = []
         with Builder(graph).at(L.File("<ir>")):
             while not self.take("return"):
-                lhs = [self.next()]
-                while self.take(","):
-                    lhs.append(self.next())
-                thing = self.weight(lhs[0], graph, values) if lhs[0].startswith("@") else self.op(lhs, values)
+                thing = self.weight(graph, values) if self.peek().startswith("@") else self.op(values)
                 marks.append((thing, *self.marks()))
         while not self.take("}"):
-            name = self.next()
-            if self.take("="):
-                graph.output_names.append(name)
-                name = self.next()
-            graph.outputs.append(self.value(name, values))
+            if not self.peek().startswith(("%", "@")):
+                graph.output_names.append(self.word())
+                self.want("=")
+            graph.outputs.append(self.value(self.next(), values))
             self.take(",")
+        if graph.output_names and len(graph.output_names) != len(graph.outputs):
+            raise self.fail("either every output has a label or none")
         table = self.locs()
         for thing, mark, attrs in marks:
             if mark:
@@ -149,7 +91,7 @@ class _Parser:
 
     def header(self) -> Graph:
         self.want("graph")
-        name = self.next().removeprefix("@")
+        name = self.word("@")
         self.want("stage")
         self.want("=")
         stage = Stage(self.next())
@@ -157,15 +99,15 @@ class _Parser:
         self.want("dims")
         self.want("(")
         while not self.take(")"):
-            dim = self.next()
-            dims[dim] = self.next() if self.take("=") else ""
+            dim = self.word()
+            dims[dim] = self.word() if self.take("=") else ""
             self.take(",")
         graph = Graph(name, stage, [], {}, dims)
         self.want("(")
         while not self.take(")"):
-            value = self.next()
+            value = self.word("%")
             self.want(":")
-            made = Input(self.type(), value[1:])
+            made = Input(self.type(), value)
             if self.take("="):
                 made.default = int(self.next())
             graph.inputs.append(made)
@@ -178,15 +120,25 @@ class _Parser:
             raise self.fail(f"{name} is not defined here")
         return values[name]
 
-    def weight(self, name: str, graph: Graph, values: dict[str, Value]) -> Weight:
+    def define(self, name: str, value: Value, values: dict[str, Value]) -> None:
+        if name in values:
+            raise self.fail(f"{name} is defined twice")
+        values[name] = value
+
+    def weight(self, graph: Graph, values: dict[str, Value]) -> Weight:
+        name = self.word("@")
         self.want(":")
-        made = Weight(self.type(), name[1:])
+        made = Weight(self.type(), name)
         self.want("=")
         made.recipe, made.loc = self.recipe(), L.File("<ir>")
-        graph.weights[made.name] = values[name] = made
+        self.define(f"@{name}", made, values)
+        graph.weights[name] = made
         return made
 
-    def op(self, lhs: list[str], values: dict[str, Value]) -> Op:
+    def op(self, values: dict[str, Value]) -> Op:
+        lhs = [self.word("%")]
+        while self.take(","):
+            lhs.append(self.word("%"))
         self.want("=")
         name = self.next()
         if name not in OPS:
@@ -213,7 +165,8 @@ class _Parser:
             said = self.type()
             if said != r.type:
                 raise self.fail(f"{name} yields {r.type}, the text says {said}")
-            values[v], r.name = r, v[1:]
+            r.name = v
+            self.define(f"%{v}", r, values)
             self.take(",")
         return op
 

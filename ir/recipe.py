@@ -163,15 +163,15 @@ def quants(x: Recipe, bits: int) -> Tensor:
 @_typed
 def scales(x: Recipe) -> Tensor:
     """One f32 factor per block: [N, K/block]."""
+    block = _block(x)
     n, k = x.type.sizes
-    return Tensor("f32", (n, k // _block(x)))
+    return Tensor("f32", (n, k // block))
 
 
 @_typed
 def offsets(x: Recipe, bits: int) -> Tensor:
     """What an affine block adds beyond scale*(q - 2^(bits-1)): f32 [N, K/block]."""
-    n, k = x.type.sizes
-    return Tensor("f32", (n, k // _block(x)))
+    return scales(x)
 
 
 def _block(x: Recipe) -> int:

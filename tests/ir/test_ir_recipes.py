@@ -29,6 +29,7 @@ GOOD = {
     'add("a":f16[4], 1.0)': "f16[4]", 'scale("a":bf16[4], 0.5)': "bf16[4]", 'divide("a":f32[4], "b":bf16[4])': "f32[4]",
     'transpose("a":f16[4,6])': "f16[6,4]", 'reshape("a":u8[4,6], [2, 12])': "u8[2,12]", 'rows("a":q4_1[8,32], 2, 5)': "q4_1[3,32]",
     'concat("a":q8_0[8,32], "b":q8_0[4,32])': "q8_0[12,32]", 'concat("a":f32[8], "b":f32[4])': "f32[12]",
+    'group_rows("a":q4_0[12,64], 3, 1, 3)': "q4_0[6,64]", 'group_rows("a":f32[12], 2, 0, 1)': "f32[2]",
     'unpermute("a":q4_0[16,64], 2)': "q4_0[16,64]", 'unpermute("a":f32[16], 4)': "f32[16]",
     'dequant("a":q6_k[2,256])': "f32[2,256]", 'quants("a":q4_1[3,64], 4)': "u8[3,2,16]", 'quants("a":q8_0[3,64], 8)': "u8[3,2,32]",
     'scales("a":q4_0[3,96])': "f32[3,3]", 'offsets("a":q4_1[3,96], 4)': "f32[3,3]", "view(other, u8[4,4])": "u8[4,4]",
@@ -42,6 +43,7 @@ BAD = {
     'reshape("a":f32[4], [5])': "f32[4] as [5]", 'reshape("a":q4_0[4,32], [2, 64])': "q4_0[4,32] as",
     'rows("a":f32[4], 2, 2)': "rows 2:2", 'rows("a":f32[4], -1, 2)': "rows -1:2", 'rows("a":f32[4], 0, 5)': "rows 0:5",
     'concat("a":f32[4], "b":f16[4])': "concat of", 'concat("a":f32[4,2], "b":f32[4,3])': "concat of",
+    'group_rows("a":f32[12], 5, 0, 1)': "of each of 5 groups", 'group_rows("a":f32[12], 3, 2, 5)': "rows 2:5",
     'unpermute("a":f32[12,4], 4)': "over 4 heads", 'dequant("a":f16[4])': "dequant of f16",
     'quants("a":q6_k[2,256], 8)': "no integer blocks", 'scales("a":f32[2,32])': "no integer blocks",
     'offsets("a":q4_1[2,2,32], 4)': "no integer blocks", 'scales("a":q4_0[2,48])': "not a whole number of blocks",
@@ -109,6 +111,7 @@ def test_structural_recipes() -> None:
     np.testing.assert_array_equal(got('reshape("a":f32[8,6], [4, 12])', a=a), a.reshape(4, 12))
     np.testing.assert_array_equal(got('rows("a":f32[8,6], 2, 5)', a=a), a[2:5])
     np.testing.assert_array_equal(got('concat("a":f32[8,6], "a":f32[8,6])', a=a), np.concatenate([a, a]))
+    np.testing.assert_array_equal(got('group_rows("a":f32[8,6], 2, 1, 3)', a=a), a[[1, 2, 5, 6]])
 
 
 def test_unpermute_undoes_what_llama_cpp_does_row_by_row() -> None:
@@ -132,7 +135,7 @@ def test_casts_round_as_ieee_does(elem: str, to: str) -> None:
     with np.errstate(over="ignore"):
         a = np.concatenate([RNG.normal(size=2000), rounding]).astype(kinds[elem])
         out = got(f'cast("a":{elem}[{a.size}], {to})', a=a.view(np.uint16) if elem == "bf16" else a)
-        want = a.astype(np.float64 if elem == "f64" and to == "f64" else np.float32).astype(kinds[to])
+        want = (a.astype(np.float32) if to == "bf16" else a).astype(kinds[to])  # bf16 is the upper half of an f32
     values = out.view(ml_dtypes.bfloat16) if to == "bf16" else out
     assert values.dtype == kinds[to]
     np.testing.assert_array_equal(values.astype(np.float64), want.astype(np.float64))
