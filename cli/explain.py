@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ Shown = dict[str, Any]
 @FORMAT
 @click.pass_context
 @guarded
-def main(ctx: click.Context, model: Path, node: str | None, ir_after: str | None, locs: bool, diff: str | None,
+def main(ctx: click.Context, /, model: Path, node: str | None, ir_after: str | None, locs: bool, diff: str | None,
          why_not: str | None, account: bool, dot: Path | None, html: Path | None, fmt: str, **options: Any) -> None:
     """Explain a compile of MODEL (a checkpoint or an artifact), or where NODE came from.
 
@@ -89,8 +90,9 @@ def _write(path: Path, text: str) -> str:
 
 
 def _print(shown: Shown) -> None:
-    printers = {"node": _node, "ir": _raw, "diff": _raw, "why_not": _why_not, "account": _account, "tensors": _tensors,
-                "pipeline": _pipeline, "summary": _summary}
+    printers: dict[str, Callable[[Any], None]] = {
+        "node": _node, "ir": _raw, "diff": _raw, "why_not": _why_not, "account": _account, "tensors": _tensors,
+        "pipeline": _pipeline, "summary": _summary}
     for i, (name, value) in enumerate(shown.items()):
         click.echo("" if not i else "\n", nl=False)
         printers[name](value)
@@ -101,10 +103,11 @@ def _raw(text: str) -> None:
 
 
 def _pipeline(steps: list[dict[str, Any]]) -> None:
-    read, rows = -1, []
+    read, rows = "", []
     for s in steps:
         ops = str(s["ops"]) if s["ops_before"] in (0, s["ops"]) else f"{s['ops_before']} -> {s['ops']}"
-        changed, read = size(s["read_per_token"]) if s["read_per_token"] != read else "", s["read_per_token"]
+        now = size(s["read_per_token"])
+        changed, read = now if now != read else "", now
         rows.append((s["stage"], s["pass_"], s["applied"], s["declined"], ops, changed, s["why"]))
     table(("stage", "pass", "applied", "declined", "ops", "read/token", "why"), rows,
           right=("applied", "declined", "ops", "read/token"))
@@ -135,7 +138,7 @@ def _why_not(groups: list[dict[str, Any]]) -> None:
 
 def _node(n: dict[str, Any]) -> None:
     """One fact a line, the name of the fact first."""
-    lines: list[tuple[str, object]] = [(n["kind"], n["name"])]
+    lines: list[tuple[str, object]] = [("name", n["name"]), ("kind", n["kind"])]
     lines += [(k, n[k]) for k in ("op", "type", "recipe", "stored", "bytes", "held", "use", "gone_after") if n.get(k) is not None]
     lines += [("result", r) for r in n.get("results", ())]
     lines += [("operand", f"{k} = {v}") for k, v in n.get("operands", {}).items()]

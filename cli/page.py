@@ -24,7 +24,7 @@ def page(e: Explanation) -> str:
              f"<h1>{title}</h1>"]
     parts += [f'<pre class="error">{escape(str(e.stopped))}</pre>'] if e.stopped else []
     parts.append(_table("Summary", ("fact", "value"), [(k, v) for k, v in e.summary().items() if v is not None]))
-    parts.append(_table("Pipeline", ("stage", "pass", "applied", "declined", "ops before", "ops after", "read per token", "why"), [
+    parts.append(_table("Pipeline", ("stage", "pass", "applied", "declined", "ops before", "ops", "read per token", "why"), [
         (s["stage"], s["pass_"], s["applied"], s["declined"], s["ops_before"], s["ops"], size(s["read_per_token"]), s["why"])
         for s in r["pipeline"]]))
     parts.append(_table("Config keys", ("key", "value", "use", "by"), [(a["key"], a["value"], a["use"], a["by"])

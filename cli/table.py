@@ -9,15 +9,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+SHORT = 24  # columns whose cells are no longer than this are never folded
+
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> None:
     """Prints rows under column names; those in `right` are aligned right."""
     cells = [[str(c) for c in row] for row in rows]
     if sys.stdout.isatty():
-        drawn = Table(*(Text(c) for c in columns), box=None, pad_edge=False)
-        for column in drawn.columns:
-            column.justify = "right" if str(column.header) in right else "left"
-            column.overflow = "fold"
+        drawn = Table(box=None, pad_edge=False)
+        for c, *column in zip(columns, *cells, strict=True):
+            short = max(map(len, column), default=0) <= SHORT
+            drawn.add_column(Text(c), justify="right" if c in right else "left", overflow="fold", no_wrap=short)
         for row in cells:
             drawn.add_row(*(Text(c) for c in row))
         Console(highlight=False).print(drawn)

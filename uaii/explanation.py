@@ -47,8 +47,8 @@ class Explanation:
         said, options = self.record["sources"], self.record["options"]
         path = Path(str(said.get("path", "")))
         if not said.get("path") or not path.exists():
-            raise Usage("U042", f"this question needs the graphs, and the artifact's source is not there: {path}", File(str(path)),
-                        hint="put the checkpoint back, or give the checkpoint instead of the artifact")
+            raise Usage("U042", f"this question needs the graphs, and the artifact's source is not there: {path}",
+                        File(str(path)), hint="put the checkpoint back, or give the checkpoint instead of the artifact")
         made = begin(open_checkpoint(path), target=options["target"], weights=options["weights"], context=options["context"],
                      accept=tuple(options["accept"]))
         if made.checkpoint.fingerprint() != {k: v for k, v in said.items() if k != "path"}:
@@ -67,8 +67,8 @@ class Explanation:
         """A unified diff of the graph's text before and after a pass, empty when it changed nothing."""
         graphs = self.graphs()
         at = _place(pass_, [n for n, _ in graphs][1:]) + 1
-        texts = [show(g).splitlines(keepends=True) for _, g in graphs[at - 1:at + 1]]
-        return "".join(difflib.unified_diff(*texts, f"before {pass_}", f"after {pass_}"))
+        before, after = (show(g).splitlines(keepends=True) for _, g in graphs[at - 1:at + 1])
+        return "".join(difflib.unified_diff(before, after, f"before {pass_}", f"after {pass_}"))
 
     def why_not(self, pass_: str) -> list[dict[str, Any]]:
         """Why a pass declined: each reason once, with the places it was given for, the most frequent first."""

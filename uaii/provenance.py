@@ -69,10 +69,20 @@ def _in_graph(e: Explanation, graph: Graph, name: str) -> Found | None:
 
 def _op(e: Explanation, o: dict[str, Any], name: str, weights: dict[str, Any] | None = None) -> Found:
     known = e.record["weights"] if weights is None else weights
-    nodes = [n for n, other in e.record["origins"].items() if other["value"] == o["value"]]
-    return {"kind": "op", "name": name, **o, "nodes": nodes if weights is None else [], "passes": _whys(e, o["passes"]),
-            "reads": [_weight(e, w, known[w]) for w in o["reads"] if w in known],
+    by_value = {other["value"]: other for other in e.record["origins"].values()} if weights is None else {}
+    nodes = [n for n, other in e.record["origins"].items() if other["value"] == o["value"]] if weights is None else []
+    reads = dict.fromkeys(w for part in _parts(o, by_value) for w in part["reads"])
+    return {"kind": "op", "name": name, **o, "nodes": nodes, "passes": _whys(e, o["passes"]),
+            "reads": [_weight(e, w, known[w]) for w in reads],
             "history": _history(e, f"%{o['value']}"), "gone_after": None}
+
+
+def _parts(o: dict[str, Any], by_value: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The op, and those that a pass made for it alone: their values are named after its own."""
+    yield o
+    for operand in o["operands"].values():
+        if operand.startswith(f"%{o['value']}.") and operand[1:] in by_value:
+            yield from _parts(by_value[operand[1:]], by_value)
 
 
 def _weight(e: Explanation, name: str, w: dict[str, Any]) -> Found:
