@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -119,7 +120,11 @@ def _by_gguf(ckpt: Checkpoint) -> Family:
 def _by_config(ckpt: Checkpoint) -> Family:
     meta, by_type, by_class = ckpt.metadata, registry()[0], registry()[1]
     kind, classes = meta.get("model_type"), meta.get("architectures")
-    named = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else None
+    for name, fits, wanted in (("model_type", isinstance(kind, str), "a name"),
+                               ("architectures", _words(classes), "a list of names")):
+        if meta.get(name) is not None and not fits:
+            raise Malformed("F122", f"{name} must be {wanted}", L.Key(ckpt.config_file, name, json.dumps(meta[name])[:200]))
+    named = classes[0] if classes else None
     if kind is None and named is None:
         raise Malformed("F122", f"{ckpt.config_file} names neither model_type nor architectures", L.File(ckpt.config_file),
                         hint="recognition goes by these names only; structure is never guessed from tensor names")
@@ -140,6 +145,10 @@ def _by_config(ckpt: Checkpoint) -> Family:
         raise Unsupported("F121", f"unsupported Hugging Face architecture (decoder-only CausalLM required): {arch}", where,
                           why=f"model_type {kind} goes with {', '.join(expected)}")
     return family
+
+
+def _words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(x, str) for x in value)
 
 
 def _remote(meta: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Rotary embedding settings in every spelling that checkpoints use, brought to one record."""
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from uaii.ir.diag import Malformed, Unsupported
 from uaii.ir.known import known, plain
 from uaii.ir.ops import RopeScaling
 
+BASE = Kind("a number above 1", lambda v: NUMBER.fits(v) and v > 1, float)
+FROM_ZERO = Kind("a number from 0", lambda v: NUMBER.fits(v) and v >= 0, float)
 # kind -> its parameters: Kind of value, and the default (REQUIRED, or None for "absent means what the formula says").
 _ORIGINAL = "original_max_position_embeddings"
 PARAMS: dict[str, dict[str, tuple[Kind, Any]]] = {
@@ -19,12 +22,29 @@ PARAMS: dict[str, dict[str, tuple[Kind, Any]]] = {
     "dynamic": {"factor": (POSITIVE, REQUIRED)},
     "llama3": {"factor": (POSITIVE, REQUIRED), "low_freq_factor": (POSITIVE, REQUIRED),
                "high_freq_factor": (POSITIVE, REQUIRED), _ORIGINAL: (LENGTH, None)},
-    "yarn": {"factor": (POSITIVE, None), _ORIGINAL: (LENGTH, None), "beta_fast": (NUMBER, None), "beta_slow": (NUMBER, None),
-             "attention_factor": (POSITIVE, None), "mscale": (NUMBER, None), "mscale_all_dim": (NUMBER, None),
-             "truncate": (FLAG, True)},
+    "yarn": {"factor": (POSITIVE, None), _ORIGINAL: (LENGTH, None),
+             "beta_fast": (FROM_ZERO, None), "beta_slow": (FROM_ZERO, None), "attention_factor": (POSITIVE, None),
+             "mscale": (FROM_ZERO, None), "mscale_all_dim": (FROM_ZERO, None), "truncate": (FLAG, True)},
 }
 GGUF_THETA = 10000.0  # llama.cpp's base for every architecture whose file has none
 _ALWAYS = ("rope_type", "type", "rope_theta")
+_KNOWN = {*_ALWAYS, *(k for params in PARAMS.values() for k in params)}
+
+
+def given(c: Config) -> tuple[str, Mapping[str, Any]]:
+    """The rope record of a config and the key it stands under; empty when neither spelling states one.
+
+    Raises Malformed F104 for what is no object, F108 when both spellings state one and they differ.
+    """
+    records = {n: c.raw(n) for n in ("rope_scaling", "rope_parameters") if c.raw(n) is not None}
+    for name, record in records.items():
+        if not isinstance(record, Mapping):
+            raise Malformed("F104", f"{name} must be an object, is {json.dumps(record)[:80]}", c.at(name))
+    stated = [(n, r) for n, r in records.items() if r]
+    if len(stated) > 1 and stated[0][1] != stated[1][1]:
+        raise Malformed("F108", "rope_scaling and rope_parameters contradict each other",
+                        L.join(*(c.at(n) for n, _ in stated)), hint="remove the one that is wrong")
+    return stated[0] if stated else ("rope_scaling", {})
 
 
 @dataclass(frozen=True)
@@ -68,13 +88,8 @@ class RopeKeys(Entry):
         return self._hf(c) if c.fmt == "hf" else self._gguf(c)
 
     def _hf(self, c: Config) -> Rope:
-        name = next((n for n in ("rope_scaling", "rope_parameters") if c.raw(n)), None)
-        record = c.raw(name) if name else {}
-        if name is None or not isinstance(record, Mapping):
-            if name is not None:
-                raise Malformed("F104", f"{name} must be an object, is {record!r}", c.at(name))
-            record, name = {}, "rope_scaling"
-        if any(isinstance(v, Mapping) for v in record.values()):
+        name, record = given(c)
+        if any(isinstance(v, Mapping) for k, v in record.items() if k not in _KNOWN):
             raise Unsupported("F109", f"{c.family} has one rotation for all layers; {name} states one per layer type",
                               c.at(name), hint="this checkpoint needs a family with per-layer rope")
         rope = self.stated(c, record, name, self.base, self.theta, self.also)
@@ -94,7 +109,7 @@ class RopeKeys(Entry):
         kind = cls._kind(c, record, name)
         theta_at = c.at(base) if base and "rope_theta" not in record else at
         theta = record.get("rope_theta", c.raw(base) if base and c.has(base) else default)
-        theta = known(POSITIVE.check(theta, base or "rope_theta", c), theta_at)
+        theta = known(BASE.check(theta, base or "rope_theta", c), theta_at)
         if strange := [k for k in record if k not in (*PARAMS[kind], *_ALWAYS, *also)]:
             raise Unsupported("F101", f"{name}.{strange[0]} is not a parameter of rope type {kind}", at,
                               why="a key nobody reads can change the model's meaning without a trace")
@@ -107,7 +122,7 @@ class RopeKeys(Entry):
             raise Malformed("F108", f"{name} contradicts itself: rope_type={said[0]}, type={said[1]}", c.at(name),
                             hint="remove the spelling that is wrong")
         kind = said[0] if said else "default"
-        if kind not in PARAMS:
+        if not isinstance(kind, str) or kind not in PARAMS:
             raise Unsupported("F111", f"unsupported rope_scaling.type={kind}", c.at(name),
                               why="the rotation of every key and query depends on it",
                               hint=f"known types: {', '.join(PARAMS)}")
@@ -128,6 +143,9 @@ class RopeKeys(Entry):
                 value = default
             if value is not None:
                 params[k] = plain(legal.check(value, f"{name}.{k}", c))
+        if kind == "llama3" and params["low_freq_factor"] >= params["high_freq_factor"]:
+            raise Malformed("F108", f"{name} contradicts itself: low_freq_factor={params['low_freq_factor']} is not below "
+                            f"high_freq_factor={params['high_freq_factor']}", c.at(name))
         limit = plain(c.__dict__["max_positions"])
         if kind == "dynamic":
             params["max_position_embeddings"] = limit
@@ -138,7 +156,7 @@ class RopeKeys(Entry):
         return RopeScaling(kind, tuple(params.items()))
 
     def _gguf(self, c: Config) -> Rope:
-        theta = known(POSITIVE.check(c.raw("rope.freq_base"), "rope.freq_base", c) if c.has("rope.freq_base")
+        theta = known(BASE.check(c.raw("rope.freq_base"), "rope.freq_base", c) if c.has("rope.freq_base")
                       else GGUF_THETA, c.at("rope.freq_base"))
         factor = next((c.raw(k) for k in ("rope.scaling.factor", "rope.scale_linear") if c.raw(k)), 1.0)
         factor = plain(POSITIVE.check(factor, "rope.scaling.factor", c))

@@ -44,6 +44,8 @@ class FoldRope(Pass):
         if kind == "dynamic":
             if op.divisors is not None:
                 raise Unsupported("P211", "rope type dynamic cannot be combined with stored frequency divisors", rw.at)
+            if op.dim <= 2:
+                raise Unsupported("P211", f"rope type dynamic has no formula for {op.dim} rotated features", rw.at)
             return DynamicFreqs(op.positions, theta=op.theta, dim=op.dim, factor=params["factor"],
                                 max_positions=params["max_position_embeddings"]).out, 1.0
         recipe, magnitude = FOLDS[kind](op.theta, op.dim, params)
