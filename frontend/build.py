@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from uaii.ir import ops
 from uaii.ir.core import Builder, Graph, Op, Value, Weight
 from uaii.ir.diag import Malformed, Unsupported
 from uaii.ir.known import origin, plain
-from uaii.ir.recipe import make
+from uaii.ir.recipe import Recipe, make
 from uaii.ir.types import BLOCKS, FLOATS, Tensor
 
 
@@ -69,9 +70,9 @@ class Build(Builder):
     def place_of(self, name: str, i: int | None = None) -> At | None:
         """Where the checkpoint has this weight, or None."""
         for at in self.tensors[name].places(self.ckpt.format):
-            stored = at.name.format(i=i)
-            if stored in self.ckpt.tensors:
-                return At(stored, at.undo)
+            stored = replace(at, name=at.name.replace("{i}", str(i)))
+            if stored.names(self.c)[0] in self.ckpt.tensors:
+                return stored
         return None
 
     def weight(self, name: str, *shape: int, i: int | None = None) -> Weight:
@@ -83,29 +84,39 @@ class Build(Builder):
         at = self.place_of(name, i)
         if at is None:
             places = self.tensors[name].places(self.ckpt.format)
-            self.missing.append(" or ".join(p.name.format(i=i) for p in places) or label)
+            self.missing.append(" or ".join(p.name.replace("{i}", str(i)) for p in places) or label)
             return Weight(Tensor("f32", want), label, loc=L.File(self.ckpt.config_file))
-        stored = self.ckpt.tensors[at.name]
-        loc = L.Stored(stored.file.name, at.name)
-        self.bound[at.name] = label
         shape_there = want
         for undo in reversed(at.undo):
             shape_there = undo.stored(shape_there, self.c)
-        if stored.type.shape != shape_there:
-            sizes = [o for d in shape if (o := origin(d)) is not None]
-            raise Malformed("T203", f"tensor {at.name} is {stored.type}, {self.family} needs {list(shape_there)} here",
+        names = at.names(self.c)
+        if lost := [n for n in names if n not in self.ckpt.tensors]:
+            self.missing += lost
+            return Weight(Tensor("f32", want), label, loc=L.File(self.ckpt.config_file))
+        sizes = [o for d in shape if (o := origin(d)) is not None]
+        parts = [self._stored(n, shape_there[1:] if at.stack else shape_there, sizes) for n in names]
+        recipe = make("reshape", make("concat", *parts), shape_there) if at.stack else parts[0]
+        for undo in at.undo:
+            recipe = undo.apply(recipe, want, self.c)
+        self.bound |= dict.fromkeys(names, label)
+        made = Weight(recipe.type, label, recipe=recipe,
+                      loc=L.join(*(L.Stored(self.ckpt.tensors[n].file.name, n) for n in names), self._site()))
+        self.graph.weights[label] = made
+        return made
+
+    def _stored(self, name: str, want: tuple[int, ...], sizes: list[L.Loc]) -> Recipe:
+        """A tensor of this shape, which follows from `sizes`. Raises Malformed T203 (shape), Unsupported T204 (type)."""
+        stored = self.ckpt.tensors[name]
+        loc = L.Stored(stored.file.name, name)
+        if stored.type.shape != want:
+            raise Malformed("T203", f"tensor {name} is {stored.type}, {self.family} needs {list(want)} here",
                             L.join(loc, *sizes),
                             why="the sizes in the configuration and the stored tensors do not belong together",
                             hint=f"check the sizes in {self.c.file}, or that the weights are this model's")
         if stored.type.elem not in (*FLOATS, *BLOCKS):
             raise Unsupported("T204", f"safetensors dtype {stored.type.elem.upper()} is not loaded. "
                               "Convert this checkpoint to BF16.", loc)
-        recipe = make("load", at.name, stored.type)
-        for undo in at.undo:
-            recipe = undo.apply(recipe, want, self.c)
-        made = Weight(recipe.type, label, recipe=recipe, loc=L.join(loc, self._site()))
-        self.graph.weights[label] = made
-        return made
+        return make("load", name, stored.type)
 
     def optional(self, name: str, *shape: int, i: int | None = None, declared: Any = None) -> Weight | None:
         """A weight that may be absent: by its config flag where there is one, else by the checkpoint's tensors."""

@@ -38,10 +38,18 @@ class DecoderConfig(Config):
         self.need(self.value_dim == self.head_dim, "attention.value_length", "differs from attention.key_length")
 
 
-def pair(ours: str, hf: str, gguf: str) -> dict[str, Where]:
-    """A linear's weight and bias, stored as they are: `hf` follows model.layers.{i}., `gguf` follows blk.{i}."""
-    return {f"{ours}{ending}": where(f"model.layers.{{i}}.{hf}.{word}", f"blk.{{i}}.{gguf}.{word}")
-            for ending, word in (("", "weight"), (".bias", "bias"))}
+LAYER = "model.layers.{i}."
+ENDINGS = (("", "weight"), (".bias", "bias"))
+
+
+def pair(ours: str, hf: str, gguf: str, stem: str = LAYER) -> dict[str, Where]:
+    """Weight and bias of a linear or a LayerNorm, stored as they are: `hf` follows `stem`, `gguf` follows blk.{i}."""
+    return {f"{ours}{ending}": where(f"{stem}{hf}.{word}", f"blk.{{i}}.{gguf}.{word}") for ending, word in ENDINGS}
+
+
+def outer(ours: str, hf: str, gguf: str) -> dict[str, Where]:
+    """Weight and bias that belong to no layer, stored as they are."""
+    return {f"{ours}{ending}": where(f"{hf}.{word}", f"{gguf}.{word}") for ending, word in ENDINGS}
 
 
 def norm(ours: str, hf: str, gguf: str) -> dict[str, Where]:

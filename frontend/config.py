@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from uaii.frontend.alibi import refuse_alibi
 from uaii.frontend.checkpoint import Checkpoint
 from uaii.ir import loc as L
 from uaii.ir.diag import Diagnostic, Internal, Malformed, Unsupported
@@ -81,8 +82,12 @@ class Key(Entry):
 
     def read(self, c: Config) -> Any:
         names = self.keys(c.fmt)
-        name = next((n for n in names if c.has(n)), names[0] if names else None)
-        if name is None or not c.has(name):
+        said = [n for n in names if c.has(n)]
+        name = said[0] if said else names[0] if names else None
+        if differing := [n for n in said[1:] if c.raw(n) != c.raw(said[0])]:
+            raise Malformed("F108", f"{said[0]}={c.raw(said[0])} and {differing[0]}={c.raw(differing[0])} are one setting",
+                            L.join(c.at(said[0]), c.at(differing[0])), hint="remove the spelling that is wrong")
+        if name is None or not said:
             default = self.gguf_default if c.fmt == "gguf" else self.default
             if default is REQUIRED:
                 raise Malformed("F102", f"{c.file} lacks {name!r}", c.at(name or self.name),
@@ -160,6 +165,7 @@ class Config:
 
     def __init__(self, family: str, ckpt: Checkpoint, accept: frozenset[str] = frozenset()) -> None:
         self._open(family, ckpt)
+        refuse_alibi(self.file, self._meta)
         self.accepted = self._check_strangers(accept)
         for e in self._entries.values():
             setattr(self, e.name, e.read(self))

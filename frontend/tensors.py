@@ -80,10 +80,18 @@ class Transposed:
 
 @dataclass(frozen=True)
 class At:
-    """A stored tensor ({i} is the layer) and what to undo, outermost first."""
+    """A stored tensor ({i} is the layer) and what to undo, outermost first.
+
+    With `stack`, a config entry, the weight is that many tensors ({j} is the number of each) along a new first axis.
+    """
 
     name: str
     undo: tuple[Undo, ...] = ()
+    stack: str = ""
+
+    def names(self, c: Any) -> tuple[str, ...]:
+        """The stored tensors of a place whose layer is filled in."""
+        return tuple(self.name.format(j=j) for j in range(getattr(c, self.stack))) if self.stack else (self.name,)
 
 
 @dataclass(frozen=True)
