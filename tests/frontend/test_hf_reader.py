@@ -165,6 +165,7 @@ HEADERS = {
     "name twice": (st_bytes('{"a": %s, "a": %s}' % ((json.dumps(A),) * 2), bytes(8)), "H302", "header, a",
                    "the key a is there twice"),
     "metadata": (st_bytes({"__metadata__": {"x": 1}}), "H303", "__metadata__", "must map names to strings"),
+    "metadata list": (st_bytes({"__metadata__": []}), "H303", "__metadata__", "must map names to strings"),
     "no shape": (st_bytes({"a": {"dtype": "F32", "data_offsets": [0, 8]}}, bytes(8)), "H303", "a",
                  "must have dtype, shape and data_offsets"),
     "one key more": (st_bytes({"a": A | {"scale": 2}}, bytes(8)), "H303", "a", "has dtype, shape, data_offsets, scale"),
@@ -179,6 +180,7 @@ HEADERS = {
     "shape of 33": (st_bytes({"a": A | {"shape": [1] * 32 + [2]}}, bytes(8)), "H303", "a.shape",
                     "a list of 33 entries"),
     "offsets": (st_bytes({"a": A | {"data_offsets": [8, 0]}}, bytes(8)), "H303", "a.data_offsets", "[8, 0]"),
+    "offset -8": (st_bytes({"a": A | {"data_offsets": [-8, 0]}}, bytes(8)), "H303", "a.data_offsets", "[-8, 0]"),
     "three offsets": (st_bytes({"a": A | {"data_offsets": [0, 8, 8]}}, bytes(8)), "H303", "a.data_offsets",
                       "[0, 8, 8]"),
     "size": (st_bytes({"a": entry("F16", [2], 0, 8)}, bytes(8)), "H303", "a.data_offsets",
@@ -250,8 +252,11 @@ def test_missing_shard_is_named_with_what_it_holds(tmp_path: Path) -> None:
     three = {**TWO, "model-00003-of-00003.safetensors": ["d"]}
     (folder(tmp_path, shards=three) / "model-00001-of-00002.safetensors").unlink()
     refused(tmp_path, "H323", "missing shard model-00001-of-00002.safetensors, which holds 2 tensors")
+    f32_file(tmp_path / "consolidated.safetensors", "a")  # another naming is no replacement
     (tmp_path / "model-00003-of-00003.safetensors").unlink()
     error = refused(tmp_path, "H323", "which holds 2 tensors and 1 more of 3 shards")
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    refused(tmp_path, "H323", "which holds 2 tensors and 2 more of 3 shards")
     assert error.notes == ["missing shard model-00003-of-00003.safetensors: 1 tensors"]
 
 
