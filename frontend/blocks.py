@@ -97,6 +97,12 @@ def embed(b: Build, c: Any, ids: Value) -> Value:
         return ops.Embedding(ids, b.weight("embed", vocab(b, c), c.width)).out
 
 
+def embed_positions(b: Build, c: Any, step: Step) -> Value:
+    """Learned embeddings of the positions [B,S,width], one row for each of max_positions."""
+    with b.scope("embed_positions"):
+        return ops.Embedding(step.positions, b.weight("positions", c.max_positions, c.width)).out
+
+
 def head(b: Build, c: Any, x: Value, bias: Any = None) -> Value:
     """Logits [B,L,vocab]: the checkpoint's own head where it has one, else the embedding table when the model is tied.
 

@@ -14,6 +14,11 @@ def equal_split(c: Any) -> Any:
     return c.width // c.heads
 
 
+def four_widths(c: Any) -> Any:
+    """The usual width of an MLP that is not gated."""
+    return 4 * c.width
+
+
 class DecoderConfig(Config):
     """Sizes that nearly every family spells alike. A family redefines an entry to change it, or sets it to None to drop it."""
 
