@@ -34,23 +34,25 @@ class GraniteConfig(DecoderConfig):
     inert = WINDOW_IGNORED
 
 
-def model(c: GraniteConfig, b: Build) -> None:
-    def add(x: Value, y: Value) -> Value:
-        return Add(x, Scale(y, by=c.residual).out).out
+def scaled(b: Build, x: Value, by: float, name: str) -> Value:
+    with b.scope(name):
+        return Scale(x, by=by).out
 
+
+def model(c: GraniteConfig, b: Build) -> None:
     ids, keep, step = blocks.inputs(b)
-    x = Scale(blocks.embed(b, c, ids), by=c.embedding).out
+    x = scaled(b, blocks.embed(b, c, ids), c.embedding, "embed/scale")
     for i in blocks.layers(c):
         with b.scope(f"layers.{i}"):
             h = b.rms_norm(x, "attn_norm", c.eps, i)
             q, k, v = blocks.rotated_heads(b, c, h, i, step, c.rope, c.attention_bias)
             a = blocks.attend(b, i, step, q, k, v, scale=c.attention)
-            x = add(x, b.linear(a, "attn.o", c.width, i, c.attention_bias))
+            x = Add(x, scaled(b, b.linear(a, "attn.o", c.width, i, c.attention_bias), c.residual, "attn/scale")).out
             h = b.rms_norm(x, "ffn_norm", c.eps, i)
-            x = add(x, blocks.gated_mlp(b, h, i, c.ffn, c.act, c.mlp_bias))
+            x = Add(x, scaled(b, blocks.gated_mlp(b, h, i, c.ffn, c.act, c.mlp_bias), c.residual, "ffn/scale")).out
     x = b.rms_norm(x, "norm", c.eps)
     logits = blocks.head(b, c, blocks.last(b, x, keep))
-    blocks.result(b, Scale(logits, by=1.0 / c.logits).out)
+    blocks.result(b, scaled(b, logits, 1.0 / c.logits, "head/scale"))
 
 
 GRANITE = Family(

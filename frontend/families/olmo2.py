@@ -60,7 +60,8 @@ class Olmo3Config(Olmo2Config):
 
     def check(self) -> None:
         DecoderConfig.check(self)
-        self.need(any(self.windows) or self.raw("layer_types") is not None, "sliding_window", "three layers of four slide")
+        self.need(not self.has("sliding_window") or self.raw("sliding_window") is not None, "sliding_window",
+                  "three layers of four slide, unless layer_types says otherwise")
 
 
 def model(c: Olmo2Config, b: Build) -> None:

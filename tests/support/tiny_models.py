@@ -134,11 +134,12 @@ def _file(path: Path, names: Iterable[str], tensors: Mapping[str, tuple[str, np.
     serialize_file(specs, path, {"format": "pt"})
 
 
-def write_gguf(path: Path, arch: str, metadata: Mapping[str, int | float | str], tensors: Arrays) -> Path:
-    """A GGUF file in F32; the values' Python types choose u32, f32 and string, as llama.cpp's converter does."""
+def write_gguf(path: Path, arch: str, metadata: Mapping[str, int | float | str | list[bool]], tensors: Arrays) -> Path:
+    """A GGUF file in F32; the values' Python types choose u32, f32, string and so on, as llama.cpp's converter does."""
     writer = gguf.GGUFWriter(path, arch)
     for key, value in metadata.items():
-        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
+        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, bool: writer.add_bool,
+               list: writer.add_array}[type(value)]
         add(key if key.startswith(("general.", "tokenizer.")) else f"{arch}.{key}", value)
     for name, x in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(x, np.float32))

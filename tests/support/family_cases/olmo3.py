@@ -30,7 +30,7 @@ CASES = (
     SHORT.set("by-layer-type", rope_theta=..., rope_parameters={
         "full_attention": {**YARN, "rope_theta": 20000.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 3000.0}}),
     SHORT.set("bf16-tied", tie_word_embeddings=True, torch_dtype="bfloat16", layer_types=LISTED).but(dtype="BF16"),
-    SHORT.set("no-window", sliding_window=None, layer_types=["full_attention"] * 5, rope_theta=..., attention_bias=True),
+    SHORT.set("all-full", layer_types=["full_attention"] * 5, rope_theta=..., attention_bias=True),
 )
 CHANGED = (PLAIN, {"hidden_act": "relu", "rms_norm_eps": 0.3, "rope_theta": 1e6, "rope_scaling": YARN,
                    "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e4}}, "tie_word_embeddings": True,

@@ -7,7 +7,7 @@ from gguf_twin import LLAMA_NAMES, Twin, sizes
 from tiny_models import Case, Config, Shape
 
 BASE: Config = LLAMA | {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "num_hidden_layers": 5,
-                        "rope_theta": 5e6, "use_sliding_window": False, "sliding_window": 8, "max_window_layers": 28}
+                        "rope_theta": 5e6, "use_sliding_window": False, "sliding_window": 8, "max_window_layers": 28, "pad_token_id": 0}
 SOME = [1, 0, 1, 0, 0]
 LISTED = ["sliding_attention", "full_attention", "full_attention", "sliding_attention", "full_attention"]
 
