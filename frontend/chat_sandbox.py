@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
@@ -73,7 +73,7 @@ def budget(size: int) -> Iterator[Budget]:
 class Generation(Extension):
     """`{% generation %}...{% endgeneration %}` marks the assistant's tokens for training; it renders as its body."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno

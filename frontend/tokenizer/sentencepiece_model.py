@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -22,7 +21,7 @@ TIKTOKEN = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")
 PREFIXED = {"always": "every fragment between special tokens", "first": "the first fragment", "never": "nothing"}
 PROBES = ("Hello world", "The quick brown fox, 1234567890!", "def f(x):\n\treturn  x + 1\n\n", "a  b   c    d", " x", "x ",
           "Ünïcödé naïve café", "こんにちは世界", "안녕하세요", "Привет, мир", "مرحبا", "😀 👩‍👩‍👧", "ﬁ Ⅷ ½ ％ＡＢ",
-          "e\u0301 A\u030a", "\u00a0\u3000\u200b", "▁", "\x00\x01", "----====####", "''\"\"``", "x" * 40, "\n\n\n")
+          "e\u0301 A\u030a", "\u00a0\u3000\u200b", "▁", "a▁b▁", "\x00\x01", "----====####", "''\"\"``", "x" * 40, "\n\n\n")
 
 
 def from_sentencepiece(said: Settings) -> str:
@@ -41,7 +40,8 @@ def from_sentencepiece(said: Settings) -> str:
     legacy = said.config.get("legacy", said.kind != "LlamaTokenizer") is not False
     scheme = ("always" if legacy else "first") if dummy else "never"
     own = "always" if proto.normalizer_spec.add_dummy_prefix else "never"
-    _check(said, raw, _document(said, proto, own, [], None))
+    model = _model(proto)
+    _check(said, raw, _document(model, proto, own, [], None))
     vocab = {piece.piece: i for i, piece in enumerate(proto.pieces)}
     for role, i in (("bos_token", proto.trainer_spec.bos_id), ("eos_token", proto.trainer_spec.eos_id),
                     ("unk_token", proto.trainer_spec.unk_id)):
@@ -55,7 +55,11 @@ def from_sentencepiece(said: Settings) -> str:
     ends = [(text, vocab[text]) if said.config.get(flag) is True and text in vocab else None
             for flag, text in (("add_bos_token", said.special.get("bos_token", "")),
                                ("add_eos_token", said.special.get("eos_token", "")))]
-    return _document(said, proto, scheme, list(added.values()), parts.around(ends[0], ends[1]), vocab)
+    if len(vocab) > len(proto.pieces):
+        if model["type"] == "Unigram":
+            raise refused(said, "a Unigram model with tokens added beyond its vocabulary is not converted")
+        model["vocab"] = vocab
+    return _document(model, proto, scheme, list(added.values()), parts.around(ends[0], ends[1]))
 
 
 def refused(said: Settings, what: str) -> Unsupported:
@@ -83,27 +87,27 @@ def _parse(said: Settings, raw: bytes) -> Any:
     return proto
 
 
-def _document(said: Settings, proto: Any, scheme: str, added: list[Json], post: Json | None,
-              extra: Mapping[str, int] | None = None) -> str:
-    pieces, norm, byte_fallback = proto.pieces, proto.normalizer_spec, bool(proto.trainer_spec.byte_fallback)
-    user = [p.piece for p in pieces if p.type == USER_DEFINED]
-    vocab = dict(extra) if extra else {p.piece: i for i, p in enumerate(pieces)}
-    if proto.trainer_spec.model_type == BPE:
-        merges = merges_by_score(vocab, {p.piece: p.score for p in pieces},
-                                 skip=vocab.keys() - {p.piece for p in pieces if p.type == NORMAL})
-        model = parts.bpe(vocab, merges, unk=proto.trainer_spec.unk_piece, byte_fallback=byte_fallback,
-                          ignore_merges=bool(user))
-    else:
-        if len(vocab) > len(pieces):
-            raise refused(said, "a Unigram model with tokens added beyond its vocabulary is not converted")
-        model = {"type": "Unigram", "unk_id": proto.trainer_spec.unk_id, "byte_fallback": byte_fallback,
-                 "vocab": [[p.piece, p.score] for p in pieces]}
+def _model(proto: Any) -> Json:
+    byte_fallback = bool(proto.trainer_spec.byte_fallback)
+    if proto.trainer_spec.model_type == UNIGRAM:
+        return {"type": "Unigram", "unk_id": proto.trainer_spec.unk_id, "byte_fallback": byte_fallback,
+                "vocab": [[piece.piece, piece.score] for piece in proto.pieces]}
+    vocab = {piece.piece: i for i, piece in enumerate(proto.pieces)}
+    merges = merges_by_score(vocab, {piece.piece: piece.score for piece in proto.pieces},
+                             skip={piece.piece for piece in proto.pieces if piece.type != NORMAL})
+    return parts.bpe(vocab, merges, unk=proto.trainer_spec.unk_piece, byte_fallback=byte_fallback,
+                     ignore_merges=any(piece.type == USER_DEFINED for piece in proto.pieces))
+
+
+def _document(model: Json, proto: Any, scheme: str, added: list[Json], post: Json | None) -> str:
+    norm = proto.normalizer_spec
+    user = [piece.piece for piece in proto.pieces if piece.type == USER_DEFINED]
     steps: list[Json] = []
     if norm.precompiled_charsmap:
         charsmap = base64.b64encode(norm.precompiled_charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
     if norm.remove_extra_whitespaces:
-        steps += [parts.replace_regex(r"\A +| +\z", ""), parts.replace_regex(" {2,}", " ")]
+        steps += [parts.replace_regex(r"\A +|[ ▁]+\z", ""), parts.replace_regex(" {2,}", " ")]
     steps += [{"type": "Prepend", "prepend": "▁"}] if scheme == "always" else []
     steps.append(parts.replace(" ", "▁"))
     cuts = [parts.metaspace("first")] if scheme == "first" else []
@@ -111,7 +115,7 @@ def _document(said: Settings, proto: Any, scheme: str, added: list[Json], post: 
         cuts.append(parts.split("|".join(re.escape(p) for p in sorted(user, key=len, reverse=True))))
     return parts.document(model, added=added, normalizer=parts.sequence("normalizers", steps), post_processor=post,
                           pre_tokenizer=parts.sequence("pretokenizers", cuts),
-                          decoder=parts.spaced_decoder(strip=scheme != "never", byte_fallback=byte_fallback))
+                          decoder=parts.spaced_decoder(strip=scheme != "never", byte_fallback=model["byte_fallback"]))
 
 
 def _check(said: Settings, raw: bytes, text: str) -> None:

@@ -17,7 +17,7 @@ from tokenizer_texts import pair_vocabulary, texts
 
 from uaii.frontend.tokenizer.gguf_bpe import pre_tokenizers
 
-COUNT = 60
+COUNT = 150
 CONTROL = ["<s>Hello", "<s> Hello", "Hello<s>Hello", "Hello</s> Hello", "", "\n", " ", "  ", "▁Hello", " Hello"]
 TINY = ["hello world", "<|bos|>hello", "hello<|end|> world", "x=12345; don't\n\n  if->y Café", "hello<|nope|>"]
 TINY_SPM = ["hello", "<s>hello", "hello</s>world", "hello world", "", " ", "  hello", "▁hello", "<s> hello", "hé"]
@@ -46,9 +46,10 @@ def main() -> None:
             ids[entry["split"]] = llama(t0_gguf(pre=name, tokens=tokens, merges=merges, token_type=[1] * len(tokens),
                                                 bos_token_id=None, eos_token_id=None), samples, special=False)
     spm = texts("spm", COUNT) + CONTROL
-    golden = {"splits": ids, "spm": {"true": llama(mistral_gguf() | {"tokenizer.ggml.add_space_prefix": True}, spm, special=True),
-                                     "false": llama(mistral_gguf() | {"tokenizer.ggml.add_space_prefix": False}, spm, special=True)},
-              "spm_texts": spm, "tiny": {"texts": TINY, "ids": {pre: llama(t0_gguf(pre=pre), TINY, special=True) for pre in
+    prefixed = {flag: llama(mistral_gguf() | {"tokenizer.ggml.add_space_prefix": flag == "true"}, spm, special=True)
+                for flag in ("true", "false")}
+    golden = {"splits": ids, "spm": prefixed, "spm_texts": spm,
+              "tiny": {"texts": TINY, "ids": {pre: llama(t0_gguf(pre=pre), TINY, special=True) for pre in
                                                                 ("gpt-2", "default", "llama-bpe", "qwen2")}},
               "tiny_spm": {"texts": TINY_SPM, "ids": {flag: llama(t1_gguf(add_space_prefix=value), TINY_SPM, special=True) for
                                                       flag, value in (("true", True), ("false", False), ("absent", None))}},

@@ -19,7 +19,9 @@ def rendered(template: str, messages: list[Any], tools: list[Any] | None, **toke
     real, judge.datetime = judge.datetime, Fixed
     try:
         chat = judge._normalize_chat_messages(messages)
-        return judge.render_jinja_template([chat], tools=tools, chat_template=template, add_generation_prompt=True, **tokens)[0][0]
+        text: str = judge.render_jinja_template([chat], tools=tools, chat_template=template, add_generation_prompt=True,
+                                                **tokens)[0][0]
+        return text
     except Exception:  # whatever a template raises counts as its refusal
         return None
     finally:

@@ -12,10 +12,12 @@ from uaii.frontend.tokenizer.text import Tokenizer
 
 DATA = Path(__file__).parents[1] / "data" / "tokenizer"
 SPECIAL = ["<|pad|>", "<|bos|>", "<|end|>", "<|user|>", "<|assistant|>"]
-T0_MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("Ġw", "o"), ("r", "l"), ("Ġwo", "rl"), ("Ġworl", "d")]
+T0_MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("Ġw", "o"), ("r", "l"), ("Ġwo", "rl"),
+             ("Ġworl", "d")]
 T0_TOKENS = [*SPECIAL, *parts.BYTES, *(a + b for a, b in T0_MERGES)]
 T1_TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)),
-             *"▁ h e l o w r d he ll hell hello ▁w ▁wo rl ▁worl ▁world ▁h ▁hello wo worl world".split()]
+             *"▁helowrd", "he", "ll", "hell", "hello", "▁w", "▁wo", "rl", "▁worl", "▁world", "▁h", "▁hello", "wo", "worl",
+             "world"]
 T1_MERGES = [tuple(m.split()) for m in ("h e", "l l", "he ll", "hell o", "▁ hello", "▁ w", "▁w o", "r l", "▁wo rl", "▁worl d",
                                         "w o", "wo rl", "worl d")]
 
