@@ -27,7 +27,7 @@ class Gguf:
         try:
             parts = gather(given)
         except Diagnostic as err:
-            if not inspect or given.value("split.no", "u16"):
+            if given.value("split.no", "u16"):  # the metadata is in the first part only
                 raise
             self._blocked.append(err)
         self._blocked += [err for part in parts for err in part.blocked]

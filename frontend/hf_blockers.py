@@ -25,11 +25,8 @@ NAMES = (
 
 def quantized(method: str, where: File) -> Unsupported:
     """The refusal of a quantised folder, naming the method."""
-    if method == "mxfp4":
-        says = f"mxfp4 convert to BF16/GGUF. {CONVERT}"
-    else:
-        says = f"quantized safetensors: {method}. {CONVERT}"
-    return Unsupported("H330", says, where, why="packed integers read as weights give fluent nonsense",
+    what = "mxfp4 convert to BF16/GGUF" if method == "mxfp4" else f"quantized safetensors: {method}"
+    return Unsupported("H330", f"{what}. {CONVERT}", where, why="packed integers read as weights give fluent nonsense",
                        hint="take the publisher's unquantised repository or a GGUF of it")
 
 

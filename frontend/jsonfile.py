@@ -63,7 +63,7 @@ def read_object(code: str, path: Path) -> dict[str, Any]:
     except OSError as err:
         raise unreadable(path, err) from None
     if len(text) > LIMIT:
-        raise Malformed(code, f"{path.name} is larger than {LIMIT} bytes", File(str(path)))
+        raise Malformed(code, f"{path.name} is larger than {LIMIT} bytes", File(str(path)), hint="download it again")
     refuse_placeholder("H301", path, text[:512], len(text))
     return parse_object(code, path, text)
 

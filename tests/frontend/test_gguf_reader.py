@@ -333,6 +333,10 @@ def test_missing_part_is_named(tmp_path: Path) -> None:
     with pytest.raises(Malformed, match="missing part g-00002-of-00003.gguf and 1 more of 3 parts") as err:
         Gguf(paths[0])
     assert err.value.notes == ["g-00003-of-00003.gguf"]
+    last = split(tmp_path)[2]
+    paths[1].unlink()
+    with pytest.raises(Malformed, match="missing part g-00002-of-00003.gguf"):
+        Gguf(last, inspect=True)
     model = Gguf(paths[0], inspect=True)
     assert [e.code for e in model.blocked()] == ["G312"] and model.metadata["general.architecture"] == "llama"
 

@@ -125,6 +125,15 @@ def test_generation_config(tmp_path: Path) -> None:
     with pytest.raises(Malformed, match="not JSON") as err:
         _ = HfFolder(tmp_path).generation
     assert err.value.code == "H312"
+    (tmp_path / "generation_config.json").unlink()
+    (tmp_path / "generation_config.json").mkdir()
+    with pytest.raises(Usage, match="generation_config.json is not a regular file"):
+        _ = HfFolder(tmp_path).generation
+
+
+def test_a_text_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uaii.frontend.jsonfile.LIMIT", 9)
+    refused(folder(tmp_path), "H310", "config.json is larger than 9 bytes")
 
 
 # --- config.json ---
@@ -370,6 +379,8 @@ def test_code_in_the_folder_is_not_run(tmp_path: Path) -> None:
     ({"quantization_config": {"quant_method": "awq"}}, "awq"),
     ({"quantization_config": {"quant_method": "fp8"}}, "fp8"),
     ({"quantization_config": {"load_in_4bit": True}}, "bitsandbytes"), ({"quantization": {"bits": 4}}, "mlx"),
+    ({"quantization_config": {"load_in_8bit": True}}, "bitsandbytes"),
+    ({"quantization_config": "awq"}, "quantization_config = awq"),
     ({"quantization_config": {}}, "quantization_config without a quant_method"),
     ({"text_config": {"quantization_config": {"quant_method": "compressed-tensors"}}}, "compressed-tensors"),
     ({"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors")])

@@ -1,6 +1,7 @@
 """Which checkpoint a path means."""
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,12 +67,14 @@ def test_inspect_reaches_the_reader(tmp_path: Path) -> None:
     ("x.bin", Usage, "U002", "give the folder"), ("notes.txt", Usage, "U002", "is not a checkpoint"),
     ("artifact", Usage, "U002", "is a compiled artifact"), ("absent", Usage, "U001", "does not exist"),
     ("sliced.gguf", Usage, "U001", "cat "), ("sliced.gguf.part1of2", Malformed, "G314", "is a slice"),
+    ("pipe", Usage, "U002", "is not a checkpoint"), ("text.gguf", Malformed, "G300", "is not a GGUF file"),
     ("n" * 300, Usage, "U003", "cannot be read")])
 def test_paths_that_are_no_checkpoint(tmp_path: Path, path: str, kind: type[Diagnostic], code: str,
                                       reason: str) -> None:
     folder(tmp_path / "hf")
     put(tmp_path / "artifact/uaii.json", b"{}")
-    for name in ("x.onnx", "x.bin", "notes.txt", "sliced.gguf.part1of2"):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("text.gguf", "x.onnx", "x.bin", "notes.txt", "sliced.gguf.part1of2"):
         put(tmp_path / name, b"some text")
     with pytest.raises(kind) as err:
         open_checkpoint(tmp_path / path)
