@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from uaii.backends.blocks import BLOCK_KINDS, dequantise
+from uaii.backends import blocks
+from uaii.backends.blocks import dequantise
 from uaii.ir.diag import Internal
 from uaii.ir.recipe import Recipe
 from uaii.ir.types import BLOCKS
@@ -132,17 +133,29 @@ def _dequant(s: Source, r: Recipe, x: Recipe) -> Array:
     return _by_rows(evaluate(x, s), r.type.sizes, np.float32, lambda v: dequantise(v, kind, ", ".join(x.loads)))
 
 
-def _per_block(name: str) -> Callable[..., Array]:
-    def rule(s: Source, r: Recipe, x: Recipe, bits: int = 0) -> Array:
-        kind, size = x.type.elem, BLOCKS[x.type.elem].nbytes
-        part = getattr(BLOCK_KINDS[kind], name)
-        names = ", ".join(x.loads)
-        rows = evaluate(x, s)
-        return _by_rows(rows, r.type.sizes, DTYPES[r.type.elem], lambda v: part(v.reshape(-1, size), names))
-    return rule
+def _raw(s: Source, x: Recipe) -> tuple[Array, Callable[[Array], Array]]:
+    """A block tensor's rows, and what cuts rows into blocks."""
+    return evaluate(x, s), lambda rows: rows.reshape(-1, BLOCKS[x.type.elem].nbytes)
 
 
-_RULES |= {"quants": _per_block("quants"), "scales": _per_block("scales"), "offsets": _per_block("offsets")}
+@_rule
+def _quants(s: Source, r: Recipe, x: Recipe, bits: int) -> Array:
+    rows, cut = _raw(s, x)
+    return _by_rows(rows, r.type.sizes, np.uint8, lambda v: blocks.quants(cut(v), x.type.elem, bits))
+
+
+@_rule
+def _scales(s: Source, r: Recipe, x: Recipe) -> Array:
+    rows, cut = _raw(s, x)
+    names = ", ".join(x.loads)
+    return _by_rows(rows, r.type.sizes, np.float32, lambda v: blocks.scales(cut(v), x.type.elem, names))
+
+
+@_rule
+def _offsets(s: Source, r: Recipe, x: Recipe) -> Array:
+    rows, cut = _raw(s, x)
+    names = ", ".join(x.loads)
+    return _by_rows(rows, r.type.sizes, np.float32, lambda v: blocks.offsets(cut(v), x.type.elem, names))
 
 
 @_rule

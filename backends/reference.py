@@ -234,6 +234,11 @@ def block_sum(x: Array, block: int) -> Array:
     return x.reshape(*x.shape[:-1], -1, block).sum(-1)
 
 
+@means(ops.BlockSpread)
+def block_spread(x: Array, block: int) -> Array:
+    return x.repeat(block, -1)
+
+
 @means(ops.KeyLengths)
 def key_lengths(mask: Array) -> Array:
     return mask.sum(1) - 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from uaii.ir.diag import Internal
 from uaii.ir.known import plain
-from uaii.ir.types import BLOCKS, FLOATS, Tensor
+from uaii.ir.types import BLOCKS, FLOATS, PACKINGS, Tensor
 
 Typing = Callable[..., Tensor]
 RECIPES: dict[str, Typing] = {}
@@ -169,19 +169,16 @@ def scales(x: Recipe) -> Tensor:
 
 
 @_typed
-def offsets(x: Recipe, bits: int) -> Tensor:
+def offsets(x: Recipe) -> Tensor:
     """What an affine block adds beyond scale*(q - 2^(bits-1)): f32 [N, K/block]."""
     return scales(x)
 
 
 def _block(x: Recipe) -> int:
     """Values that share one scale; for the super-block kinds that is less than their storage block."""
-    _need(x.type.elem in SUB_BLOCKS and x.type.rank == 2, f"{x.type} has no integer blocks that a kernel takes")
-    _need(x.type.sizes[1] % SUB_BLOCKS[x.type.elem] == 0, f"a row of {x.type} is not a whole number of blocks")
-    return SUB_BLOCKS[x.type.elem]
-
-
-SUB_BLOCKS = {"q4_0": 32, "q4_1": 32, "q8_0": 32}
+    _need(x.type.elem in PACKINGS and x.type.rank == 2, f"{x.type} has no integer blocks that a kernel takes")
+    _need(x.type.sizes[1] % BLOCKS[x.type.elem].size == 0, f"a row of {x.type} is not a whole number of blocks")
+    return PACKINGS[x.type.elem].size
 
 
 @_typed

@@ -27,6 +27,26 @@ BLOCKS: dict[str, Block] = {
     "iq3_s": Block(256, 110), "iq1_s": Block(256, 50), "iq1_m": Block(256, 56), "tq1_0": Block(256, 54),
     "tq2_0": Block(256, 66),
 }
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a block layout's integers fit a kernel: `size` values share a scale, an integer takes `bits` there, and the affine
+    layouts add an offset to each block."""
+
+    size: int
+    bits: int
+    affine: bool = False
+
+
+PACKINGS: dict[str, Packing] = {
+    "q4_0": Packing(32, 4), "q4_1": Packing(32, 4, affine=True), "q5_0": Packing(32, 8), "q5_1": Packing(32, 8, affine=True),
+    "q8_0": Packing(32, 8), "q2_k": Packing(16, 8, affine=True), "q3_k": Packing(16, 8), "q4_k": Packing(32, 4, affine=True),
+    "q5_k": Packing(32, 8, affine=True), "q6_k": Packing(16, 8), "iq4_nl": Packing(32, 8), "iq4_xs": Packing(32, 8),
+    "mxfp4": Packing(32, 8), "iq2_xxs": Packing(32, 8), "iq2_xs": Packing(16, 8), "iq2_s": Packing(16, 8),
+    "iq3_xxs": Packing(32, 8), "iq3_s": Packing(32, 8), "iq1_s": Packing(32, 8), "iq1_m": Packing(16, 8),
+    "tq1_0": Packing(32, 4), "tq2_0": Packing(32, 4),
+}
 WIDTHS = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 ELEMS = (*WIDTHS, *BLOCKS)
 

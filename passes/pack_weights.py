@@ -4,14 +4,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from uaii.ir.core import Weight
-from uaii.ir.ops import Add, BlockSum, Embedding, EmbeddingNBits, Linear, MatMulNBits
-from uaii.ir.recipe import SUB_BLOCKS, make
+from uaii.ir.ops import Add, BlockSpread, BlockSum, Embedding, EmbeddingNBits, Linear, MatMulNBits
+from uaii.ir.recipe import make
 from uaii.ir.target import Target
-from uaii.ir.types import BLOCKS, FLOATS
+from uaii.ir.types import BLOCKS, FLOATS, PACKINGS
 from uaii.passes.base import Answer, Pass, Rewrite, Why
-
-# Bits of the kernel that holds a block type's integers exactly, and whether blocks also add an offset.
-PACKED = {"q4_0": (4, False), "q4_1": (4, True), "q8_0": (8, False)}
 
 
 @dataclass(frozen=True)
@@ -31,26 +28,24 @@ class PackLinear(Pass):
         w = op.weight
         if w.type.elem in FLOATS:
             return None
-        if not isinstance(w, Weight) or w.type.elem not in PACKED:
-            return Why(f"no kernel holds {w.type.elem} blocks exactly")
-        bits, affine = PACKED[w.type.elem]
-        block = SUB_BLOCKS[w.type.elem]
-        quants = rw.weight(f"{w.name}.quants", make("quants", w.recipe, bits), w)
+        if not isinstance(w, Weight):
+            return Why("the weight is computed at run time")
+        how = PACKINGS[w.type.elem]
+        quants = rw.weight(f"{w.name}.quants", make("quants", w.recipe, how.bits), w)
         scales = rw.weight(f"{w.name}.scales", make("scales", w.recipe), w)
-        y = MatMulNBits(op.x, quants, scales, op.bias, bits=bits, block=block, int8_activations=self.int8_activations)
+        y = MatMulNBits(op.x, quants, scales, op.bias, bits=how.bits, block=how.size, int8_activations=self.int8_activations)
         if refusal := self.target.refuses(y):
             return Why(refusal)
-        if not affine:
+        if not how.affine:
             return y.results
-        offsets = rw.weight(f"{w.name}.offsets", make("offsets", w.recipe, bits), w)
-        return Add(y.out, Linear(BlockSum(op.x, block=block).out, offsets).out).results
+        offsets = rw.weight(f"{w.name}.offsets", make("offsets", w.recipe), w)
+        return Add(y.out, Linear(BlockSum(op.x, block=how.size).out, offsets).out).results
 
 
 @dataclass(frozen=True)
 class PackEmbedding(Pass):
-    """embedding over symmetric blocks becomes a lookup of packed rows."""
+    """embedding over blocks becomes a lookup of packed rows; an affine block's offset is looked up beside them."""
 
-    target: Target
     name = "pack-embedding"
     why = "rows are looked up packed and scaled on the way out"
     root = Embedding
@@ -59,15 +54,17 @@ class PackEmbedding(Pass):
         t = op.table
         if t.type.elem in FLOATS:
             return None
-        if not isinstance(t, Weight) or PACKED.get(t.type.elem, (0, True))[1]:
-            return Why(f"{t.type.elem} blocks have an offset, or no lookup kernel holds them exactly")
-        bits, block = PACKED[t.type.elem][0], SUB_BLOCKS[t.type.elem]
+        if not isinstance(t, Weight):
+            return Why("the table is computed at run time")
+        how = PACKINGS[t.type.elem]
         rows, width = t.type.sizes
-        flat = make("reshape", make("quants", t.recipe, bits), (rows, width * bits // 8))
+        flat = make("reshape", make("quants", t.recipe, how.bits), (rows, width * how.bits // 8))
         made = EmbeddingNBits(op.ids, rw.weight(f"{t.name}.rows", flat, t),
-                              rw.weight(f"{t.name}.scales", make("scales", t.recipe), t), bits=bits, block=block)
-        refusal = self.target.refuses(made)
-        return Why(refusal) if refusal else made.results
+                              rw.weight(f"{t.name}.scales", make("scales", t.recipe), t), bits=how.bits, block=how.size)
+        if not how.affine:
+            return made.results
+        offsets = rw.weight(f"{t.name}.offsets", make("offsets", t.recipe), t)
+        return Add(made.out, BlockSpread(Embedding(op.ids, offsets).out, block=how.size).out).results
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def to_ort(target: Target, context: int, weights: str = "auto") -> list[AnyPass]
     """core -> ort. `context` bounds the rotation tables; `weights` is one of WEIGHTS."""
     if weights not in WEIGHTS:
         raise Usage("U020", f"--weights {weights} is not one of {', '.join(WEIGHTS)}")
-    packing: Sequence[AnyPass] = [PackLinear(target), PackEmbedding(target)] if weights == "auto" else []
+    packing: Sequence[AnyPass] = [PackLinear(target), PackEmbedding()] if weights == "auto" else []
     return [LowerAttention(), FuseRope(target, context), LowerRope(), FoldHeads(), FuseQkv(), FuseGateUp(), *packing,
             Dequantise(), DequantiseEmbedding(), WidenWeights(), FuseSkipNorm(), MergeDuplicates(), ShareTied(),
             CheckCapabilities(target)]

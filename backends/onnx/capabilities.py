@@ -26,20 +26,21 @@ GQA_LIMITS = (
 ROWS = (Limit("2 or 3 dimensions", lambda op: op.a.type.rank in (2, 3)),)
 
 
-def _nbits(kernel: str, bits: int, int8: bool, cost: float) -> Kernel:
-    legal = {"bits": (bits,), "block": (32,), "int8_activations": (int8,)}
+def _nbits(kernel: str, bits: int, block: int, int8: bool, cost: float) -> Kernel:
+    legal = {"bits": (bits,), "block": (block,), "int8_activations": (int8,)}
     return Kernel(ops.MatMulNBits, kernel, attrs=legal, cost=cost)
 
 
 # Costs: time of one M=1 product of 2048 x 5632 against f32 MatMul (docs/architecture.md says how they were measured).
 CPU = Target("cpu", (
     Kernel(ops.Embedding, "Gather"),
-    Kernel(ops.EmbeddingNBits, "GatherBlockQuantized", attrs={"bits": (8,), "block": (32,)}),
+    Kernel(ops.EmbeddingNBits, "GatherBlockQuantized", attrs={"bits": (4, 8), "block": (16, 32)}),
     Kernel(ops.Linear, "FusedMatMul"),
-    _nbits("MatMulNBits(int8)", 4, int8=True, cost=0.11),
-    _nbits("MatMulNBits(int8)", 8, int8=True, cost=0.20),
-    _nbits("MatMulNBits(f32)", 4, int8=False, cost=0.48),
-    Kernel(ops.BlockSum, "ReduceSum"),
+    _nbits("MatMulNBits(int8)", 4, 32, int8=True, cost=0.11),
+    _nbits("MatMulNBits(int8)", 8, 32, int8=True, cost=0.20),
+    _nbits("MatMulNBits(int8)", 8, 16, int8=True, cost=0.21),
+    _nbits("MatMulNBits(f32)", 4, 32, int8=False, cost=0.48),
+    Kernel(ops.BlockSum, "ReduceSum"), Kernel(ops.BlockSpread, "Tile"),
     Kernel(ops.RmsNorm, "SimplifiedLayerNormalization", attrs={"offset": (0.0,)}),
     Kernel(ops.SkipRmsNorm, "SkipSimplifiedLayerNormalization", limits=ROWS),
     Kernel(ops.LayerNorm, "LayerNormalization", attrs={"offset": (0.0,)}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 from uaii.ir.ops.attention import Attention, Positions, Rope, RopeScaling, SplitHeads
 from uaii.ir.ops.elementwise import ACTS, Activation, Add, Clamp, Gated, Mul, Scale, Softcap
 from uaii.ir.ops.kernels import (
+    BlockSpread,
     BlockSum,
     DynamicFreqs,
     EmbeddingNBits,
@@ -20,7 +21,7 @@ from uaii.ir.ops.kernels import (
 from uaii.ir.ops.linear import Embedding, LastPositions, LayerNorm, Linear, RmsNorm
 
 __all__ = [
-    "ACTS", "Activation", "Add", "Attention", "BlockSum", "Clamp", "DynamicFreqs", "Embedding", "EmbeddingNBits",
+    "ACTS", "Activation", "Add", "Attention", "BlockSpread", "BlockSum", "Clamp", "DynamicFreqs", "Embedding", "EmbeddingNBits",
     "Gated", "Gqa", "Halves", "KeyLengths", "LastPositions", "LayerNorm", "Linear", "MatMulNBits", "MergeHeads",
     "Mul", "Positions", "RmsNorm", "Rope", "RopeScaling", "RopeTable", "Rotary", "Scale", "SkipRmsNorm", "Softcap",
     "SplitHeads", "TotalLength",

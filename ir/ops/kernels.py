@@ -53,6 +53,18 @@ class BlockSum(Op, name="block_sum", stages="ort"):
         return self.x.type.reshape(*rest, int(k) // self.block)
 
 
+class BlockSpread(Op, name="block_spread", stages="ort"):
+    """Each value `block` times along the last axis: [..., K] -> [..., K*block]."""
+
+    x: Value
+    block: int
+
+    def infer(self) -> Tensor:
+        *rest, k = self.x.type.shape
+        self.need(isinstance(k, int) and self.block > 0, f"{k} values, {self.block} times")
+        return self.x.type.reshape(*rest, int(k) * self.block)
+
+
 class EmbeddingNBits(Op, name="embedding_nbits", stages="ort"):
     """Row lookup in a packed table: scales * (quants - 2^(bits-1)).
 

@@ -32,7 +32,7 @@ DIMS = {"B": 2, "S": 3, "P": 4, "T": 7}
 ROUNDED = {"rope_freqs", "rope_cos", "rope_sin", "divide"}
 # Where a block's f16 scales are (ggml-common.h).
 SCALES = {"q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q2_k": (80, 82), "q3_k": (108,),
-          "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "iq4_nl": (0,)}
+          "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "iq4_nl": (0,), "iq4_xs": (0,)}
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,14 @@ def block_sum(op: ops.BlockSum, e: Emit) -> None:
     e.node("ReduceSum", blocks, e.const(np.array([-1], np.int64)), keepdims=0)
 
 
+@emits(ops.BlockSpread)
+def block_spread(op: ops.BlockSpread, e: Emit) -> None:
+    """[B,S,K] -> [B,S,K,1] -> [B,S,K,block] -> [B,S,K*block]."""
+    column = e.node("Unsqueeze", op.x, e.const(np.array([-1], np.int64)), outputs=(e.temp("column"),))
+    wide = e.node("Tile", column, e.const(np.array([1, 1, 1, op.block], np.int64)), outputs=(e.temp("wide"),))
+    e.node("Reshape", wide, e.const(np.array([0, 0, -1], np.int64)))
+
+
 @emits(ops.RmsNorm)
 def rms_norm(op: ops.RmsNorm, e: Emit) -> None:
     op.need(op.offset == 0.0, "the offset must be folded before emission")

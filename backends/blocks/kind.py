@@ -1,0 +1,58 @@
+"""What a block kind can say of its bytes."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from uaii.ir.diag import Malformed
+from uaii.ir.loc import File
+
+Array = NDArray[Any]
+
+
+def _none(raw: Array) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`raw` is u8 [blocks, bytes]. integers: i8 or u8 [blocks, values]; scale and minimum: f32 [blocks, sub-blocks].
+
+    `zero` is the integer in the middle: the value 0 of a symmetric kind, the kernel's zero of an affine one.
+    """
+
+    integers: Callable[[Array], Array]
+    scale: Callable[[Array], Array]
+    minimum: Callable[[Array], Array | None] = _none
+    zero: int = 0
+
+
+def half(raw: Array, start: int) -> Array:
+    """The f16 at byte `start` of each block, as f32 [blocks, 1]."""
+    return np.ascontiguousarray(raw[:, start:start + 2]).view(np.float16).astype(np.float32)
+
+
+def nibbles(raw: Array, start: int, stop: int) -> Array:
+    """Groups of bytes whose low nibbles come first, then their high ones: u8 [blocks, 2*(stop-start)], one group a block."""
+    qs = raw[:, start:stop]
+    return np.concatenate([qs & 15, qs >> 4], axis=1)
+
+
+def fields(raw: Array, start: int, stop: int, group: int, shifts: tuple[int, ...], mask: int) -> Array:
+    """Bit fields of groups of `group` bytes, one pass over a group per shift: u8 [blocks, fields]."""
+    qs = raw[:, start:stop].reshape(len(raw), -1, 1, group)
+    out = (qs >> np.array(shifts, np.uint8).reshape(1, 1, -1, 1)) & np.uint8(mask)
+    return out.reshape(len(raw), -1)
+
+
+def finite(values: Array, names: str) -> Array:
+    """The values. Raises Malformed B601 when one is NaN or infinite."""
+    if not np.isfinite(values).all():
+        raise Malformed("B601", f"a block scale of {names} is not finite", File(names),
+                        why="every product with this block would be NaN or infinite",
+                        hint="the file is damaged: take it again from its publisher")
+    return values
