@@ -45,11 +45,10 @@ def lines(r: Report) -> list[str]:
     for name, value in r.facts.items():
         out += _rope(value) if name == "rope" else [f"{name}={_fact(name, value)}"]
     t = r.tokenizer
-    out += [f"tokenizer={t['kind']} of {t['size']} tokens, from {t['source']}" if t else "tokenizer=none",
+    out += [f"tokenizer={t['kind']} of {t['size']} tokens" if t else "tokenizer=none",
             f"chat_template={_text(t.get('chat_template', False))}"]
     for name, gate in r.gates.items():
-        state = "token ids only" if (name, gate.state) == ("tokenizer", "blocked") else gate.state
-        out.append(f"{name}: {gate.says} ({state})" if gate.says else f"{name}: ({state})")
+        out.append(f"{name}: {gate.says} ({gate.state})" if gate.says else f"{name}: ({gate.state})")
     out += [f"note: {note}" for note in r.notes]
     if r.ok:
         return [*out, "status: ok"]

@@ -15,7 +15,7 @@ from uaii.frontend.gguf import Gguf
 from uaii.frontend.hf import HfFolder
 from uaii.frontend.hf_blockers import KEYS as QUANTIZED
 from uaii.frontend.open import open_checkpoint
-from uaii.frontend.tokenizer.source import load_tokenizer
+from uaii.frontend.tokenizer.source import stop_ids_of, tokenizer_of
 from uaii.ir.diag import Diagnostic, Usage
 from uaii.ir.loc import Key, leaves
 
@@ -26,7 +26,8 @@ NAMES_READABLE = ("G309", "G311", "H309", "H311")
 
 @dataclass(frozen=True)
 class Gate:
-    """One of the four conditions: `state` is ok, blocked or "not checked" (something before it is in the way)."""
+    """One of the four conditions: `state` is ok, blocked, "not checked" (something before it is in the way), or, for a
+    model that compiles without a tokenizer, "token ids only"."""
 
     says: str
     state: str
@@ -35,7 +36,7 @@ class Gate:
 @dataclass
 class Report:
     """An inspected checkpoint. `blockers` are the errors of a compile, the one that it would raise first; `notes` are what
-    it would say. The model compiles when `ok`; text prompts need the tokenizer gate too."""
+    it would say. The model compiles when `ok`; text prompts need a tokenizer too."""
 
     path: Path
     family: str = "unknown"
@@ -83,7 +84,7 @@ def inspect(path: Path | str, *, target: str = "cpu", weights: str = "auto", con
     report.blockers += ckpt.blocked()
     report.notes += ckpt.notes
     made, reached = _compile(ckpt, report.blockers, {"target": target, "weights": weights, "context": context, "accept": accept})
-    text, fault = _tokenizer(ckpt)
+    text = _tokenizer(ckpt, made, report)
     family = named_family(ckpt)
     report.family = family.name if family else "unknown"
     report.format, report.architecture = ckpt.format, architecture(ckpt)
@@ -94,9 +95,9 @@ def inspect(path: Path | str, *, target: str = "cpu", weights: str = "auto", con
     says = {"architecture": report.architecture or "not named", "layout": report.layout or "",
             "weights": next(iter(kinds), "none") if len(kinds) < 2 else ", ".join(f"{k} x{n}" for k, n in kinds.items()),
             "tokenizer": report.tokenizer.get("kind") or "none"}
-    report.gates = _gates([*report.blockers, *([fault] if fault else [])], says, reached | {"tokenizer"})
-    if fault is not None:
-        report.notes.append(f"text prompts need a tokenizer: {fault.says}")
+    report.gates = _gates(report.blockers, says, reached | {"tokenizer"})
+    if text is None and report.gates["tokenizer"].state == "ok":
+        report.gates["tokenizer"] = Gate(says["tokenizer"], "token ids only")
     return report
 
 
@@ -144,11 +145,17 @@ def _gates(blockers: list[Diagnostic], says: dict[str, str], reached: set[str]) 
     return {g: Gate(says[g], "blocked" if g in shut else "ok" if g in reached else "not checked") for g in GATES}
 
 
-def _tokenizer(ckpt: Checkpoint) -> tuple[TokenizerFiles | None, Diagnostic | None]:
+def _tokenizer(ckpt: Checkpoint, made: Compiled | None, report: Report) -> TokenizerFiles | None:
+    """The tokenizer; None when it is broken, which blocks, or when there is none, of which a compile only takes note."""
     try:
-        return load_tokenizer(ckpt), None
+        text, notes = tokenizer_of(ckpt)
+        if text is None and made is not None:
+            stop_ids_of(ckpt, made.lowered.hparams["vocab_size"], notes)
     except Diagnostic as err:
-        return None, err
+        report.blockers.append(err)
+        return None
+    report.notes += notes
+    return text
 
 
 def _describe(tok: TokenizerFiles | None) -> dict[str, Any]:
@@ -156,5 +163,5 @@ def _describe(tok: TokenizerFiles | None) -> dict[str, Any]:
     if tok is None:
         return {}
     kind = json.loads(tok.tokenizer_json)["model"].get("type", "BPE")
-    return {"kind": kind, "source": Path(tok.source).name, "size": tok.vocab_size, "chat_template": tok.template is not None,
+    return {"kind": kind, "size": tok.vocab_size, "chat_template": tok.template is not None,
             "chat_templates": list(tok.templates), "stop_ids": list(tok.stop_ids), "adds_bos": tok.add_bos}
