@@ -44,7 +44,7 @@ class GemmaConfig(GemmaBase):
 def embed(b: Build, c: Any, ids: Value) -> Value:
     """Token embeddings times sqrt(width). A folder's factor is rounded to the type of its table, a GGUF's is not."""
     x = blocks.embed(b, c, ids)
-    table = b.graph.weights["embed"]
+    table = b.weight("embed", blocks.vocab(b, c), c.width)
     factor = nearest(c.width ** 0.5, table.type.elem if b.ckpt.format == "hf" else "f32")
     with b.scope("embed/scale"):
         return Scale(x, by=known(factor, c.width, table.loc)).out
