@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import tiny_llama_for_cli as tiny
+from all_cases import families
 from click.testing import CliRunner, Result
+from tiny_models import write_config, write_folder
 
 import uaii
 from uaii.cli.inspect import main
@@ -103,6 +105,26 @@ def test_every_blocker_is_listed_and_none_twice(tmp_path: Path) -> None:
     assert [b.code for b in eight.blockers] == ["H309"]
     bare = inspect(tiny.config_only(tmp_path / "f", hidden_act="foo"))
     assert [b.code for b in bare.blockers] == ["H320", "F110"]
+
+
+@pytest.mark.parametrize("family", families())
+def test_every_family_is_known_from_its_folder_and_from_its_config_alone(family: str, tmp_path: Path) -> None:
+    case = families()[family].CASES[0]
+    whole = inspect(write_folder(tmp_path / "whole", case))
+    assert (whole.ok, whole.facts["layers"], whole.facts["vocab"]) == (True, *sizes(case.config))
+    assert whole.facts["artifact_bytes"] > 0 and whole.facts["kv_bytes_per_token"] > 0
+    (tmp_path / "bare").mkdir()
+    write_config(tmp_path / "bare", case.config)
+    bare = inspect(tmp_path / "bare")
+    assert [b.code for b in bare.blockers] == ["H320"]
+    told = ("layers", "heads", "kv_heads", "head_dim", "hidden", "vocab", "context", "rope", "kv_bytes_per_token")
+    assert {k: bare.facts[k] for k in told} == {k: whole.facts[k] for k in told}
+    assert bare.family == whole.family == family
+
+
+def sizes(config: dict[str, Any]) -> tuple[int, int]:
+    """Layers and vocabulary, however the family spells the first."""
+    return config.get("num_hidden_layers") or config["n_layer"], config["vocab_size"]
 
 
 # --- the four gates
