@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from family_cases import llama
 from refusals import refused, refused_config
-from tiny_models import write_config, write_folder
+from tiny_models import write_folder
 
 from uaii.compiler import compile_model
 from uaii.frontend.config import COUNT, FLAG, LAYERS, LENGTH, NUMBER, POSITIVE, REQUIRED, SIZE, Key
@@ -59,9 +59,8 @@ def test_zero_is_refused(name: str, entry: Key, folder: Path) -> None:
 @pytest.mark.parametrize(("name", "entry"), KEYS, ids=[name for name, _ in KEYS])
 def test_null_means_what_is_declared_or_is_refused(name: str, entry: Key, folder: Path, tmp_path: Path) -> None:
     if name in ("head_dim", "num_key_value_heads"):
-        write_config(folder, {**PLAIN.config, name: None})
-        made = compile_model(write_folder(tmp_path / "m", PLAIN.set("null", **{name: None, "num_key_value_heads": 4})), tmp_path / "o")
-        assert (made.manifest["head_dim"], made.manifest["kv_heads"]) == (16, 4)
+        made = compile_model(write_folder(tmp_path / "null", PLAIN.set("null", **{name: None})), tmp_path / "out")
+        assert (made.manifest["head_dim"], made.manifest["kv_heads"]) == (16, 2 if name == "head_dim" else 4)
     elif entry.null is REQUIRED:
         assert refused_config(folder, {**PLAIN.config, name: None}).code == "F104"
     else:

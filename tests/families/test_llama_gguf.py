@@ -17,7 +17,8 @@ LLAMA3 = llama.PLAIN.set("llama3", rope_scaling={"rope_type": "llama3", **llama.
 
 
 def _model(path: Path, case: Case, tensors: Arrays, **metadata: Any) -> Path:
-    kept = {k: v for k, v in (llama.gguf_metadata(case.config) | metadata).items() if v is not None}
+    keys = {"tokenizer.ggml.model": "none", **llama.gguf_metadata(case.config), **metadata}
+    kept = {k: v for k, v in keys.items() if v is not None}
     return write_gguf(path / "model.gguf", "llama", kept, tensors)
 
 

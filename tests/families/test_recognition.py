@@ -71,8 +71,9 @@ def test_structure_is_not_guessed_from_tensor_names(names: dict[str, Any], folde
     assert "names neither model_type nor architectures" in error.says
 
 
-@pytest.mark.parametrize("names", [{"model_type": 7}, {"model_type": ["llama"]}, {"model_type": "llama", "architectures": "LlamaForCausalLM"},
-                                   {"model_type": "llama", "architectures": [7]}, {"model_type": "llama", "architectures": {}}])
+@pytest.mark.parametrize("names", [
+    {"model_type": 7}, {"model_type": ["llama"]}, {"model_type": "llama", "architectures": "LlamaForCausalLM"},
+    {"model_type": "llama", "architectures": [7]}, {"model_type": "llama", "architectures": {}}])
 def test_names_of_the_wrong_type_are_refused(names: dict[str, Any], folder: Path) -> None:
     assert refused_config(folder, _named(**names)).exit_code in (3, 4)
 

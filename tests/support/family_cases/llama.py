@@ -19,7 +19,7 @@ def shapes(c: Config) -> dict[str, Shape]:
     """Names and shapes of a llama folder, from the published layout."""
     h, ffn, heads = c["hidden_size"], c["intermediate_size"], c["num_attention_heads"]
     d = c.get("head_dim") or h // heads
-    q, kv = heads * d, c.get("num_key_value_heads", heads) * d
+    q, kv = heads * d, (c.get("num_key_value_heads") or heads) * d
     linears = {"self_attn.q_proj": (q, h), "self_attn.k_proj": (kv, h), "self_attn.v_proj": (kv, h),
                "self_attn.o_proj": (h, q), "mlp.gate_proj": (ffn, h), "mlp.up_proj": (ffn, h), "mlp.down_proj": (h, ffn)}
     out: dict[str, Shape] = {"model.embed_tokens.weight": (c["vocab_size"], h), "model.norm.weight": (h,)}
@@ -99,6 +99,9 @@ CASES = (
     _rope("yarn-no-original", {"rope_type": "yarn", "factor": 4.0}, 64),
     _rope("yarn-original-on-top", YARN, **{ORIGINAL: 64}),
 )
+
+# Keys whose effect needs another value than their kind suggests: {key: (changes that make it matter, other value)}.
+MUTATIONS: dict[str, tuple[Config, Any]] = {"head_dim": ({}, 32), "num_key_value_heads": ({}, 1), "rms_norm_eps": ({}, 0.3)}
 
 
 # --- the same weights as llama.cpp's converter writes them
