@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 from uaii.backends import recipes
 from uaii.backends.onnx.emit import ELEM, weight_name
+from uaii.backends.onnx.tables import add_tables, is_table
 from uaii.ir.core import Graph, Weight
 from uaii.ir.diag import Internal
 
@@ -35,7 +36,7 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
     Raises Internal E310 when a recipe yields other bytes than its type says.
     """
     places: dict[str, Placed] = {}
-    own = [w for w in graph.weights.values() if w.recipe.op != "view"]
+    own = [w for w in graph.weights.values() if w.recipe.op != "view" and not is_table(w)]
     total, end = sum(w.type.nbytes for w in own), 0
     with (folder / DATA).open("wb") as out:
         for w in own:
@@ -51,7 +52,10 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
             end += values.nbytes
             if progress:
                 progress(w.name, sum(p.nbytes for p in places.values()), total)
+    add_tables(model, graph, source)
     for w in graph.weights.values():
+        if is_table(w):
+            continue
         if w.recipe.op == "view":
             places[w.name] = places[w.recipe.args[0]]
         model.graph.initializer.append(_external(w, places[w.name]))
