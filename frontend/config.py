@@ -205,6 +205,11 @@ class Config:
         if not fits:
             raise Unsupported("F103", f"unsupported {name}={self.raw(name)}: {says}", self.at(name))
 
+    @classmethod
+    def declared(cls) -> Mapping[str, Entry]:
+        """The entries of this configuration by our names."""
+        return _entries(cls)
+
     def has(self, name: str) -> bool:
         return self._full(name) in self._meta
 
