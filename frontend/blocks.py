@@ -97,10 +97,10 @@ def embed(b: Build, c: Any, ids: Value) -> Value:
         return ops.Embedding(ids, b.weight("embed", vocab(b, c), c.width)).out
 
 
-def embed_positions(b: Build, c: Any, step: Step) -> Value:
-    """Learned embeddings of the positions [B,S,width], one row for each of max_positions."""
+def placed(b: Build, c: Any, x: Value, step: Step) -> Value:
+    """x [B,S,width] plus the learned embeddings of its positions, one row for each of max_positions."""
     with b.scope("embed_positions"):
-        return ops.Embedding(step.positions, b.weight("positions", c.max_positions, c.width)).out
+        return ops.Add(x, ops.Embedding(step.positions, b.weight("positions", c.max_positions, c.width)).out).out
 
 
 def head(b: Build, c: Any, x: Value, bias: Any = None) -> Value:
