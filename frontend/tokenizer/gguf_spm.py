@@ -16,8 +16,8 @@ def build(vocab: Vocab, specials: Specials, post: Json | None, rstrip: set[int],
     """The tokenizer.json of a vocabulary with scores.
 
     A space goes in front of every fragment between special tokens when add_space_prefix is on, as in llama.cpp; where
-    [INST] is a control token only the first fragment gets one, as the models' own tokenizers do. Control tokens take no part
-    in merging: text that is not parsed for them must not become one. Raises Unsupported K504 without scores.
+    [INST] is a control token only the first fragment gets one, as the models' own tokenizers do. Raises Unsupported K504
+    without scores.
     """
     if vocab.scores is None:
         raise Unsupported("K504", "a SentencePiece vocabulary without scores", vocab.key("scores"),
@@ -25,7 +25,7 @@ def build(vocab: Vocab, specials: Specials, post: Json | None, rstrip: set[int],
                           hint="convert the model again with a current converter")
     special = specials.control | specials.by_text
     scores = dict(zip(vocab.tokens, vocab.scores, strict=True))
-    merges = merges_by_score(vocab.ids, scores, skip={vocab.tokens[i] for i in special})
+    merges = merges_by_score(vocab.ids, scores)
     if same := tied(scores, merges):
         notes.append(f"{len(same)} tokens share a score with another, e.g. {ascii(same[0])}: between those the lower id is "
                      "merged first, where llama.cpp takes the leftmost")

@@ -127,10 +127,10 @@ def test_token_types_absent_leaves_only_what_the_texts_say() -> None:
     assert made.encode("<|end|>") == [2] and made.encode("<|user|>") != [3]
 
 
-def test_texts_that_are_not_utf8_never_match() -> None:
+def test_texts_that_are_empty_or_not_utf8_never_match() -> None:
     files = from_gguf(
-        t0_gguf(tokens=[*T0_TOKENS, "\udce4\udcb8", ""], token_type=[3] * 5 + [1] * 265 + [3, 1]), "t.gguf")
-    assert files.vocab_size == 272 and "1 token texts are not UTF-8" in "".join(files.notes)
+        t0_gguf(tokens=[*T0_TOKENS, "\udce4\udcb8", "", ""], token_type=[3] * 5 + [1] * 265 + [3, 1, 1]), "t.gguf")
+    assert files.vocab_size == 273 and "1 token texts are not UTF-8" in "".join(files.notes)
     assert Tokenizer(files).encode("hello") == [264]
 
 
