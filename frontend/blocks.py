@@ -123,7 +123,7 @@ def vocab(b: Build, c: Any) -> int:
     """Rows of the embedding table; in a GGUF the table itself says."""
     if b.ckpt.format == "hf":
         return int(c.vocab)
-    at = b.place_of("embed")
+    at = b.place_of("embed") or b.place_of("head")
     return int(b.ckpt.tensors[at.name].type.sizes[0]) if at else 1
 
 

@@ -16,20 +16,22 @@ __all__ = ["LLAMA_NAMES", "Twin", "sizes"]
 
 @dataclass(frozen=True)
 class Twin:
-    """How a family is written: its architecture, tensor names, keys, whether q and k rows are interleaved, and endings of
-    tensors that a file may leave out."""
+    """How a family is written: its architecture, tensor names, keys, whether q and k rows are interleaved, endings of
+    tensors that a file may leave out, and what is added to every norm."""
 
     arch: str
     names: Mapping[str, str]
     metadata: Callable[[Config], dict[str, Any]]
     permuted: bool
     optional: tuple[str, ...] = ()
+    norm_offset: float = 0.0
 
     def tensors(self, case: Case, *, permuted: bool | None = None, fused: bool = False) -> Arrays:
         """The case's tensors by llama.cpp's names; `permuted` other than the converter's is a broken file."""
         c, out = case.config, {}
         heads = {"attn_q": c["num_attention_heads"], "attn_k": c["num_key_value_heads"]}
         for name, x in case.tensors().items():
+            x = x + np.float32(self.norm_offset) if name.endswith("norm.weight") else x
             if name in GGUF_OUTSIDE:
                 out[GGUF_OUTSIDE[name]] = x
                 continue
@@ -38,12 +40,13 @@ class Twin:
             theirs = self.names[part]
             moved = (self.permuted if permuted is None else permuted) and theirs in heads
             out[f"blk.{i}.{theirs}.{kind}"] = interleaved_rows(x, heads[theirs]) if moved else x
-        return _fused(out) if fused else out
+        return fused_projections(out) if fused else out
 
     def write(self, path: Path, case: Case, tensors: Arrays | None = None, **keys: Any) -> Path:
         """The case's file in the folder `path`; `keys` replace its own, None removes one."""
         path.mkdir(parents=True, exist_ok=True)
-        kept = {k: v for k, v in (self.metadata(case.config) | keys).items() if v is not None}
+        none = {"tokenizer.ggml.model": "none", "vocab_size": case.config["vocab_size"]}
+        kept = {k: v for k, v in (none | self.metadata(case.config) | keys).items() if v is not None}
         return write_gguf(path / "model.gguf", self.arch, kept, self.tensors(case) if tensors is None else tensors)
 
 
@@ -57,7 +60,7 @@ def sizes(c: Config) -> dict[str, Any]:
             "attention.key_length": d, "attention.value_length": d, "rope.freq_base": float(c["rope_theta"])}
 
 
-def _fused(tensors: Arrays) -> Arrays:
+def fused_projections(tensors: Arrays) -> Arrays:
     """q, k and v as one tensor, as the converter's --fuse-qkv writes them."""
     parts = (".attn_q.", ".attn_k.", ".attn_v.")
     out = {n: x for n, x in tensors.items() if not any(p in n for p in parts)}

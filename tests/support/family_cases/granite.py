@@ -27,8 +27,5 @@ CASES = (
     SHORT.set("biases", attention_bias=True, mlp_bias=True),
     SHORT.set("bf16-tied", tie_word_embeddings=True, torch_dtype="bfloat16", num_key_value_heads=...).but(dtype="BF16"),
 )
-CHANGED = (PLAIN, {"hidden_act": "relu", "rms_norm_eps": 0.3, "rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 4.0},
-                   "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "tie_word_embeddings": True, "head_dim": 8,
-                   "attention_bias": True, "mlp_bias": True, **{k: v * 1.5 for k, v in SCALARS.items()}})
 GGUF = Twin("granite", LLAMA_NAMES, metadata, permuted=True)
 GGUF_CASES = (PLAIN, PLAIN.set("biases", attention_bias=True, mlp_bias=True), PLAIN.set("tied", tie_word_embeddings=True))

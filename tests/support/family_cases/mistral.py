@@ -24,6 +24,3 @@ CASES = (
     SHORT.set("defaults", num_attention_heads=8, num_key_value_heads=..., head_dim=None, sliding_window=..., rms_norm_eps=...,
               rope_theta=..., hidden_act=..., tie_word_embeddings=..., max_position_embeddings=...),
 )
-CHANGED = (WINDOW, {"hidden_act": "relu", "rms_norm_eps": 0.3, "rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 4.0},
-                    "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "tie_word_embeddings": True,
-                    "sliding_window": 7, "head_dim": 8})

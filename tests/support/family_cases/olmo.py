@@ -31,8 +31,6 @@ CASES = (
     SHORT.set("bf16-tied", tie_word_embeddings=True, torch_dtype="bfloat16").but(dtype="BF16"),
     SHORT.set("defaults", clip_qkv=..., num_key_value_heads=..., rope_theta=..., attention_bias=..., tie_word_embeddings=...),
 )
-CHANGED = (PLAIN, {"hidden_act": "relu", "rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 4.0},
-                   "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "tie_word_embeddings": True, "head_dim": 8,
-                   "attention_bias": True, "clip_qkv": 0.8})
+MUTATIONS = {"clip_qkv": ({}, 0.8)}
 GGUF = Twin("olmo", LLAMA_NAMES, metadata, permuted=True)
 GGUF_CASES = (PLAIN, PLAIN.set("unclipped", clip_qkv=None), PLAIN.set("tied", tie_word_embeddings=True))

@@ -26,9 +26,7 @@ CASES = (
     SHORT.set("defaults", num_key_value_heads=..., rope_theta=..., attention_bias=..., rms_norm_eps=..., tie_word_embeddings=...),
     SHORT.set("yarn", rope_scaling={"rope_type": "yarn", "factor": 4.0, ORIGINAL: 32}),
 )
-CHANGED = (PLAIN, {"hidden_act": "relu", "rms_norm_eps": 0.3, "rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 4.0},
-                   "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "tie_word_embeddings": True, "head_dim": 8,
-                   "attention_bias": True, "sliding_window": 8})
+MUTATIONS = {"sliding_window": ({}, 8), ORIGINAL: ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 32}}, 64)}
 NAMES = {**LLAMA_NAMES, "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
          "post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 GGUF = Twin("olmo2", NAMES, sizes, permuted=False)

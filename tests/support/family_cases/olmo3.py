@@ -32,9 +32,6 @@ CASES = (
     SHORT.set("bf16-tied", tie_word_embeddings=True, torch_dtype="bfloat16", layer_types=LISTED).but(dtype="BF16"),
     SHORT.set("all-full", layer_types=["full_attention"] * 5, rope_theta=..., attention_bias=True),
 )
-CHANGED = (PLAIN, {"hidden_act": "relu", "rms_norm_eps": 0.3, "rope_theta": 1e6, "rope_scaling": YARN,
-                   "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e4}}, "tie_word_embeddings": True,
-                   "head_dim": 8, "attention_bias": True, "sliding_window": 7, "layer_types": LISTED,
-                   ORIGINAL: 16})
+MUTATIONS = {"rope_theta": ({}, 1e4)}
 GGUF = Twin("olmo2", NAMES, metadata, permuted=False)
 GGUF_CASES = (PLAIN, PLAIN.set("layers-listed", layer_types=LISTED))

@@ -32,9 +32,5 @@ CASES = (
               rms_norm_eps=..., rope_theta=..., tie_word_embeddings=..., use_mrope=False),
     YARN.but(lengths=(100,)),
 )
-CHANGED = (WINDOW, {"hidden_act": "relu", "rms_norm_eps": 0.3, "rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 4.0},
-                    "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "tie_word_embeddings": True,
-                    "use_sliding_window": False, "sliding_window": 7, "max_window_layers": 2, "layer_types": LISTED,
-                    "head_dim": 8, "use_mrope": True})
 GGUF = Twin("qwen2", LLAMA_NAMES, sizes, permuted=False, optional=(".bias",))
 GGUF_CASES = (PLAIN, PLAIN.set("tied", tie_word_embeddings=True))

@@ -27,9 +27,5 @@ CASES = (
     PLAIN.set("window-listed", use_sliding_window=True, layer_types=LISTED),
     PLAIN.set("bf16-tied", tie_word_embeddings=True, torch_dtype="bfloat16", rope_theta=1e6).but(dtype="BF16"),
 )
-CHANGED = (WINDOW, {"hidden_act": "relu", "rms_norm_eps": 0.3, "rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 4.0},
-                    "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "tie_word_embeddings": True,
-                    "use_sliding_window": False, "sliding_window": 7, "max_window_layers": 2, "layer_types": LISTED,
-                    "head_dim": 16, "attention_bias": True, "use_mrope": True})
 GGUF = Twin("qwen3", LLAMA_NAMES | {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}, sizes, permuted=False)
 GGUF_CASES = (PLAIN, PLAIN.set("narrow", head_dim=16), PLAIN.set("tied", tie_word_embeddings=True))

@@ -28,9 +28,6 @@ CASES = (
     PLAIN.set("defaults", tie_word_embeddings=..., rope_theta=..., num_key_value_heads=..., no_rope_layers=None, sliding_window=None,
               use_sliding_window=..., max_window_layers=..., rms_norm_eps=...),
 )
-CHANGED = (WINDOW, {"hidden_act": "relu", "rms_norm_eps": 0.3, "rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 4.0},
-                    "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "tie_word_embeddings": True, "head_dim": 8,
-                    "attention_bias": True, "mlp_bias": True, "use_sliding_window": False, "sliding_window": 7,
-                    "layer_types": LISTED, "no_rope_layers": SOME, "no_rope_layer_interval": 3})
+MUTATIONS = {"no_rope_layers": ({}, SOME), "no_rope_layer_interval": ({}, 3)}
 GGUF = Twin("smollm3", LLAMA_NAMES, sizes, permuted=True)
 GGUF_CASES = (PLAIN, PLAIN.set("tied", tie_word_embeddings=True))
