@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from uaii.backends.ort import generate as runs
 from uaii.backends.ort.cache import Cache
+from uaii.backends.ort.padding import batch_logits
 from uaii.backends.ort.sampling import Sampling
 from uaii.backends.ort.session import Session
 from uaii.frontend import chat
@@ -51,6 +52,16 @@ class Model:
                  sampling: Sampling | None = None) -> list[int]:
         """New token ids after the prompt `ids`; greedy unless `sampling` says otherwise."""
         return self.start(ids, max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, sampling=sampling).run().tokens
+
+    def generate_batch(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int | None = None, ignore_eos: bool = False,
+                       sampling: Sampling | None = None) -> list[list[int]]:
+        """New token ids for several prompts of any lengths, each as it would be alone."""
+        made = runs.generate_batch(self.session, prompts, max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, sampling=sampling)
+        return [r.tokens for r in made]
+
+    def batch_logits(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+        """float32 [B,S,vocab] of prompts [B,S] padded on either side, as `mask` says; zeros where there is padding."""
+        return batch_logits(self.session, ids, mask)
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """float32 [len(ids), vocab], one row per prompt position."""
