@@ -14,7 +14,8 @@ from uaii.ir.diag import Diagnostic
 
 EQUAL = 1e-4  # of the range: the same weights through two readers
 TWINS = {name: module for name, module in all_cases.families().items() if isinstance(getattr(module, "GGUF", None), Twin)}
-PAIRS = [pytest.param(module.GGUF, case, id=f"{name}-{case.name}") for name, module in TWINS.items() for case in module.GGUF_CASES]
+PAIRS = [pytest.param(module.GGUF, case, id=f"{name}-{case.name}")
+         for name, module in TWINS.items() for case in module.GGUF_CASES]
 FIRST = [pytest.param(module.GGUF, module.GGUF_CASES[0], id=name) for name, module in TWINS.items()]
 
 

@@ -8,7 +8,8 @@ from family_cases.llama import shapes
 from gguf_twin import LLAMA_NAMES, Twin, sizes
 from tiny_models import Case, Config
 
-SCALARS: Config = {"embedding_multiplier": 12.0, "attention_multiplier": 0.078125, "residual_multiplier": 0.22, "logits_scaling": 8.0}
+SCALARS: Config = {"embedding_multiplier": 12.0, "attention_multiplier": 0.078125, "residual_multiplier": 0.22,
+                   "logits_scaling": 8.0}
 BASE: Config = LLAMA | SCALARS | {"architectures": ["GraniteForCausalLM"], "model_type": "granite"}
 
 

@@ -17,7 +17,8 @@ LISTED = ["sliding_attention", "full_attention", "full_attention", "sliding_atte
 def shapes(c: Config) -> dict[str, Shape]:
     """Llama's, with biases where Qwen 2 has them."""
     out = llama_shapes({**c, "num_key_value_heads": c["num_key_value_heads"] or c["num_attention_heads"]})
-    return out | {n.replace("weight", "bias"): s[:1] for n, s in out.items() if n.split(".")[-2] in ("q_proj", "k_proj", "v_proj")}
+    biased = ("q_proj", "k_proj", "v_proj")
+    return out | {n.replace("weight", "bias"): s[:1] for n, s in out.items() if n.split(".")[-2] in biased}
 
 
 PLAIN = Case("window-off", BASE, shapes, lengths=(40,))

@@ -22,7 +22,8 @@ WINDOW = PLAIN.set("window", use_sliding_window=True).but(lengths=(9, 60))
 CASES = (
     PLAIN, WINDOW,
     PLAIN.set("narrow-heads", head_dim=16, rms_norm_eps=0.3),
-    PLAIN.set("head-dim-absent", head_dim=..., max_window_layers=..., sliding_window=..., use_sliding_window=..., rms_norm_eps=...),
+    PLAIN.set("head-dim-absent", head_dim=..., max_window_layers=..., sliding_window=..., use_sliding_window=...,
+              rms_norm_eps=...),
     PLAIN.set("attention-bias", attention_bias=True),
     PLAIN.set("window-listed", use_sliding_window=True, layer_types=LISTED),
     PLAIN.set("bf16-tied", tie_word_embeddings=True, torch_dtype="bfloat16", rope_theta=1e6).but(dtype="BF16"),

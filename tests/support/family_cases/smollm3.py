@@ -7,7 +7,8 @@ from gguf_twin import LLAMA_NAMES, Twin, sizes
 from tiny_models import Case, Config, Shape
 
 BASE: Config = LLAMA | {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "num_hidden_layers": 5,
-                        "rope_theta": 5e6, "use_sliding_window": False, "sliding_window": 8, "max_window_layers": 28, "pad_token_id": 0}
+                        "rope_theta": 5e6, "use_sliding_window": False, "sliding_window": 8, "max_window_layers": 28,
+                        "pad_token_id": 0}
 SOME = [1, 0, 1, 0, 0]
 LISTED = ["sliding_attention", "full_attention", "full_attention", "sliding_attention", "full_attention"]
 
@@ -25,8 +26,8 @@ CASES = (
     PLAIN.set("window-listed", use_sliding_window=True, layer_types=LISTED),
     PLAIN.set("biases", attention_bias=True, mlp_bias=True, no_rope_layer_interval=3),
     PLAIN.set("bf16", torch_dtype="bfloat16").but(dtype="BF16"),
-    PLAIN.set("defaults", tie_word_embeddings=..., rope_theta=..., num_key_value_heads=..., no_rope_layers=None, sliding_window=None,
-              use_sliding_window=..., max_window_layers=..., rms_norm_eps=...),
+    PLAIN.set("defaults", tie_word_embeddings=..., rope_theta=..., num_key_value_heads=..., no_rope_layers=None,
+              sliding_window=None, use_sliding_window=..., max_window_layers=..., rms_norm_eps=...),
 )
 MUTATIONS = {"no_rope_layers": ({}, SOME), "no_rope_layer_interval": ({}, 3)}
 GGUF = Twin("smollm3", LLAMA_NAMES, sizes, permuted=True)
