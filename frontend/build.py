@@ -11,6 +11,7 @@ from typing import Any
 
 from uaii.frontend.checkpoint import Checkpoint
 from uaii.frontend.config import Config
+from uaii.frontend.llama3_divisors import recover
 from uaii.frontend.rope import Rope
 from uaii.frontend.tensors import At, Where
 from uaii.ir import loc as L
@@ -35,6 +36,8 @@ class Build(Builder):
         self.bound: dict[str, str] = {}
         self.missing: list[str] = []
         self.path: list[str] = []
+        self.notes: list[str] = []
+        self.llama3: dict[str, float] = {}
 
     # --- where we are
 
@@ -153,12 +156,26 @@ class Build(Builder):
         divisors = self.optional("rope_freqs", plain(dim) // 2) if "rope_freqs" in self.tensors else None
         if rope.scaling is not None and divisors is not None:
             raise Malformed("F108", f"the checkpoint scales rope twice: {rope.scaling.kind} and a rope_freqs tensor", rope.loc)
+        if divisors is not None:
+            self._llama3(divisors, rope, int(plain(dim)))
         with self.scope("rope"):
             op = ops.Rope(x, positions, None, divisors, theta=rope.theta, dim=dim, interleaved=interleaved,
                           scaling=rope.scaling, magnitude=rope.magnitude)
             if rope.scaling is not None:
                 object.__setattr__(op, "attr_locs", {**op.attr_locs, "scaling": rope.loc})
             return op.out
+
+    def _llama3(self, divisors: Weight, rope: Rope, dim: int) -> None:
+        """Says which llama3 scaling the stored divisors are; a tensor that is none is refused."""
+        (name,) = divisors.recipe.loads or ("",)
+        if name and not self.llama3:
+            stored = self.ckpt.tensors[name]
+            if stored.type.elem != "f32":
+                raise Unsupported("T204", f"tensor {name} is {stored.type}: frequency divisors are read in F32 only",
+                                  L.Stored(stored.file.name, name))
+            self.llama3 = recover(self.ckpt.read(name), plain(rope.theta), dim, L.Stored(stored.file.name, name))
+            said = ", ".join(f"{k} {v:g}" for k, v in self.llama3.items())
+            self.notes.append(f"rope_freqs is llama3 scaling with {said}")
 
     # --- the account
 

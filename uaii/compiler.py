@@ -107,7 +107,7 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
     hparams = done.lowered.hparams | {"context_length": done.context}
     tokenizer, notes = tokenizer_of(done.checkpoint)
     stop_ids = tokenizer.stop_ids if tokenizer else stop_ids_of(done.checkpoint, hparams["vocab_size"], notes)
-    for text in notes:
+    for text in (*done.lowered.build.notes, *notes):
         say(text)
     with artifact.folder(Path(out)) as temp:
         write(model, done.graph, done.checkpoint, temp, progress)
@@ -118,7 +118,7 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
                 r.name.startswith("present.") for r in op.results)),
             "whole_prompt": any(isinstance(op, DynamicFreqs) for op in done.graph.ops),
             "stop_ids": list(stop_ids),
-            "tokenizer": notes,
+            "tokenizer": notes, "notes": done.lowered.build.notes,
         })
     summary = _summary(done, manifest["tensors"], Path(out), time.monotonic() - begun)
     return Artifact(Path(out), manifest, summary)
