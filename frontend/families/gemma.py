@@ -7,7 +7,7 @@ from typing import Any
 from uaii.frontend import blocks
 from uaii.frontend.build import Build
 from uaii.frontend.common import DROPPED, DecoderConfig, equal_split, llama_names, pair
-from uaii.frontend.config import FLAG, LENGTH, POSITIVE, REQUIRED, key, scalar_of
+from uaii.frontend.config import FLAG, LENGTH, POSITIVE, REQUIRED, WORD, key, scalar_of
 from uaii.frontend.family import Family
 from uaii.frontend.rope import rope_keys
 from uaii.frontend.tensors import Where, where
@@ -33,7 +33,7 @@ class GemmaConfig(GemmaBase):
     """Source: transformers configuration_gemma.py; llama.cpp src/models/gemma.cpp."""
 
     act: str = blocks.activation("hidden_act", gguf="gelu_tanh", default="gelu_pytorch_tanh", reads={"gelu": "gelu_pytorch_tanh"})
-    act_newer: str | None = key("hidden_activation", default=None, null=None, one_of=(None, "gelu_pytorch_tanh"))
+    act_newer: str | None = key("hidden_activation", kind=WORD, default=None, null=None, one_of=(None, "gelu_pytorch_tanh"))
     rope: Any = rope_keys(theta=10000.0)
 
     def check(self) -> None:

@@ -31,7 +31,15 @@ def load(folder: Path, attention: str = "eager") -> Any:
 def run(case: Case, folder: Path, prompts: Sequence[Sequence[int]] | None = None) -> list[Run]:
     """One Run per prompt, each on a fresh copy: some rope types keep state between calls."""
     model = load(folder)
+    _round_constants(model, {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[case.dtype])
     return [_run(model, prompt, case.by_length) for prompt in (case.prompts() if prompts is None else prompts)]
+
+
+def _round_constants(model: Any, stored: torch.dtype) -> None:
+    """Gemma's embedding factor as transformers has it when it computes in the type of the folder's weights."""
+    for module in model.modules():
+        if hasattr(module, "embed_scale"):
+            module.embed_scale = module.embed_scale.to(stored).to(torch.float32)
 
 
 @torch.no_grad()

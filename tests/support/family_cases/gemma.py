@@ -1,10 +1,10 @@
 """Tiny Gemma 1 checkpoints: head shapes, ties, biases, spellings of the activation; and what the generations share."""
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from tiny_models import Arrays, Case, Config, Shape
+from gguf_twin import LLAMA_NAMES, Twin, sizes
+from tiny_models import Case, Config, Shape
 
 BASE: Config = {
     "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "hidden_size": 72, "intermediate_size": 96,
@@ -44,7 +44,7 @@ CASES = (
     SHORT.set("bf16-shards", torch_dtype="bfloat16").but(dtype="BF16", shards=2),
     SHORT.set("f16", torch_dtype="float16").but(dtype="F16"),
     SHORT.set("bare-config", rms_norm_eps=..., rope_theta=..., hidden_act=..., torch_dtype=...),
-    SHORT.set("head-dim-absent", head_dim=..., num_attention_heads=2, num_key_value_heads=1, intermediate_size=32),
+    SHORT.set("head-dim-absent", head_dim=..., num_attention_heads=2, num_key_value_heads=1, intermediate_size=32).but(seed=2),
     SHORT.set("one-kv-head", num_key_value_heads=1),
     SHORT.set("attention-bias", attention_bias=True),
     SHORT.set("untied", tie_word_embeddings=False).but(extra=HEAD),
@@ -57,35 +57,11 @@ CASES = (
 )
 
 
-# --- the same weights as llama.cpp's converter writes them
-
-LINEARS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-           "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
-NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
-OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+def gguf_keys(c: Config) -> dict[str, Any]:
+    """The keys of a converted Gemma, without the architecture's prefix: none is of rope."""
+    return {k: v for k, v in sizes(c).items() if not k.startswith("rope.")}
 
 
-def gguf_metadata(c: Config) -> dict[str, Any]:
-    """The keys of a converted Gemma, without the architecture's prefix: it writes no rope keys."""
-    return {"context_length": c["max_position_embeddings"], "embedding_length": c["hidden_size"],
-            "block_count": c["num_hidden_layers"], "feed_forward_length": c["intermediate_size"],
-            "attention.head_count": c["num_attention_heads"], "attention.head_count_kv": c["num_key_value_heads"],
-            "attention.layer_norm_rms_epsilon": float(c["rms_norm_eps"]), "attention.key_length": c["head_dim"],
-            "attention.value_length": c["head_dim"]}
-
-
-def gguf_tensors(case: Case, norms: Mapping[str, str] = NORMS) -> Arrays:
-    """The case's tensors under llama.cpp's names, 1 added to every norm."""
-    out: Arrays = {}
-    for name, x in case.tensors().items():
-        path, kind = name.rsplit(".", 1)
-        if path in OUTSIDE:
-            theirs = OUTSIDE[path]
-        else:
-            _, _, i, part = path.split(".", 3)
-            theirs = f"blk.{i}.{(LINEARS | dict(norms))[part]}"
-        out[f"{theirs}.{kind}"] = x + 1 if path.endswith("norm") else x
-    return out
-
-
-GGUF = (PLAIN, PLAIN.set("one-kv-head", num_key_value_heads=1), PLAIN.set("attention-bias", attention_bias=True))
+GGUF = Twin("gemma", LLAMA_NAMES, gguf_keys, permuted=False, norm_offset=1.0)
+SAME = PLAIN.set("f32", rms_norm_eps=0.05)
+GGUF_CASES = (SAME, SAME.set("one-kv-head", num_key_value_heads=1))

@@ -5,19 +5,20 @@ from typing import Any
 
 from family_cases import gemma, gemma2
 from family_cases.gemma2 import FULL, SLIDES
-from tiny_models import Arrays, Case, Config, Shape
+from gguf_twin import Twin
+from tiny_models import Case, Config, Shape
 
 BASE: Config = {k: v for k, v in gemma2.BASE.items() if k != "hidden_act"} | {
     "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "num_hidden_layers": 7,
     "attn_logit_softcapping": None, "final_logit_softcapping": None, "rope_theta": 1e6, "rope_local_base_freq": 10000.0,
     "rope_scaling": None, "sliding_window_pattern": 3,
 }
-HEADS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 
 
 def shapes(c: Config) -> dict[str, Shape]:
     """The layout of Gemma 3."""
-    heads = {f"model.layers.{i}.{name}.weight": (c.get("head_dim", 256),) for i in range(c["num_hidden_layers"]) for name in HEADS}
+    heads = {f"model.layers.{i}.{name}.weight": (c.get("head_dim", 256),)
+             for i in range(c["num_hidden_layers"]) for name in ("self_attn.q_norm", "self_attn.k_norm")}
     return gemma.gemma_shapes(c, *gemma2.NORMS) | heads
 
 
@@ -43,29 +44,28 @@ CASES = (
           layer_types=[SLIDES, FULL, SLIDES, SLIDES, FULL, SLIDES, FULL], sliding_window_pattern=..., _sliding_window_pattern=3),
     _rope("parameters-of-full-only", {"type": "linear", "factor": 4.0}, {}, layer_types=[FULL, SLIDES] * 3 + [SLIDES]),
     SHORT.set("pattern-of-one", sliding_window_pattern=1),
-    SHORT.set("final-cap", final_logit_softcapping=3.0),
+    SHORT.set("final-cap", final_logit_softcapping=12.0),
     SHORT.set("untied", tie_word_embeddings=False).but(extra=gemma.HEAD),
     SHORT.set("attention-bias", attention_bias=True, num_key_value_heads=1),
 )
 
 
-def gguf_metadata(c: Config) -> dict[str, Any]:
+MUTATIONS = {"sliding_window_pattern": ({}, 2)}
+
+
+def gguf_keys(c: Config) -> dict[str, Any]:
     """The keys of a converted Gemma 3; neither the local base nor the pattern is among them."""
-    scaling = c.get("rope_scaling") or {}
-    return gemma.gguf_metadata(c) | {"attention.sliding_window": c["sliding_window"], "rope.freq_base": float(c["rope_theta"])} | (
-        {"rope.scaling.type": "linear", "rope.scaling.factor": scaling["factor"]} if scaling else {}) | (
-        {"final_logit_softcapping": c["final_logit_softcapping"]} if c["final_logit_softcapping"] else {})
+    keys = gemma.gguf_keys(c) | {"attention.sliding_window": c["sliding_window"], "rope.freq_base": float(c["rope_theta"])}
+    if c["rope_scaling"]:
+        keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": c["rope_scaling"]["factor"]}
+    return keys | ({"final_logit_softcapping": c["final_logit_softcapping"]} if c["final_logit_softcapping"] else {})
 
 
-def gguf_tensors(case: Case) -> Arrays:
-    """The case's tensors as llama.cpp's converter writes them."""
-    return gemma.gguf_tensors(case, gemma2.NORMS | HEADS)
-
-
-OF_SIX = PLAIN.set("f32", sliding_window_pattern=6, query_pre_attn_scalar=16)
-GGUF = (
-    OF_SIX, OF_SIX.set("linear", rope_scaling={"rope_type": "linear", "factor": 8.0}),
-    OF_SIX.set("final-cap", final_logit_softcapping=3.0), OF_SIX.set("own-head", tie_word_embeddings=False).but(extra=gemma.HEAD),
-    # llama.cpp knows the 27B model by its 62 layers, and that its scores are scaled by width / heads
-    OF_SIX.set("as-27b", num_hidden_layers=62, query_pre_attn_scalar=18),
-)
+NAMES = gemma2.NAMES | {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+GGUF = Twin("gemma3", NAMES, gguf_keys, permuted=False, norm_offset=1.0)
+SAME = PLAIN.set("f32", sliding_window_pattern=6, query_pre_attn_scalar=16, rms_norm_eps=0.05, final_logit_softcapping=12.0,
+                 rope_scaling={"rope_type": "linear", "factor": 8.0})
+# llama.cpp knows the 27B model by its 62 layers, and that its scores are scaled by width / heads
+GGUF_CASES = (SAME, SAME.set("unscaled", rope_scaling=None, final_logit_softcapping=None),
+              SAME.set("own-head", tie_word_embeddings=False).but(extra=gemma.HEAD),
+              SAME.set("as-27b", num_hidden_layers=62, query_pre_attn_scalar=18))
