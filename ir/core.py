@@ -23,7 +23,7 @@ class Value:
 
     type: Tensor
     name: str = ""
-    op: Op | None = None
+    op: Op | None = field(default=None, repr=False)
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class Op:
     attr_locs: ClassVar[Mapping[str, Loc]]
 
     def __init_subclass__(cls, name: str, stages: str = "model core ort") -> None:
-        dataclass(frozen=True, eq=False)(cls)
+        dataclass(frozen=True, eq=False, repr=False)(cls)
         hints = get_type_hints(cls)
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         cls.name = name
@@ -81,6 +81,10 @@ class Op:
         object.__setattr__(self, "results", tuple(Value(t, op=self) for t in self.typed()))
         if scope is not None:
             scope.place(self)
+
+    def __repr__(self) -> str:
+        """Short: the operands' own ops are not printed, or a graph would be printed once per path through it."""
+        return f"<{self.name} {', '.join(f'%{r.name}: {r.type}' for r in self.results)}>"
 
     def infer(self) -> Tensor | tuple[Tensor, ...]:
         """Result types; Internal V001 when operands and attributes do not fit."""

@@ -32,7 +32,8 @@ GOOD = {
     'group_rows("a":q4_0[12,64], 3, 1, 3)': "q4_0[6,64]", 'group_rows("a":f32[12], 2, 0, 1)': "f32[2]",
     'unpermute("a":q4_0[16,64], 2)': "q4_0[16,64]", 'unpermute("a":f32[16], 4)': "f32[16]",
     'dequant("a":q6_k[2,256])': "f32[2,256]", 'quants("a":q4_1[3,64], 4)': "u8[3,2,16]", 'quants("a":q8_0[3,64], 8)': "u8[3,2,32]",
-    'scales("a":q4_0[3,96])': "f32[3,3]", 'offsets("a":q4_1[3,96], 4)': "f32[3,3]", "view(other, u8[4,4])": "u8[4,4]",
+    'scales("a":q4_0[3,96])': "f32[3,3]", 'offsets("a":q4_1[3,96])': "f32[3,3]",
+    'quants("a":q6_k[3,256], 8)': "u8[3,16,16]", 'scales("a":q4_k[3,512])': "f32[3,16]", "view(other, u8[4,4])": "u8[4,4]",
     "rope_freqs(10000.0, 16, default)": "f32[8]", "rope_cos(rope_freqs(10000.0, 16, linear, 2.0), 32, 1.5)": "f32[32,8]",
     "rope_sin(rope_freqs(10000.0, 16, yarn, 2.0, 1.0, 4.0), 32, 1.5)": "f32[32,8]",
 }
@@ -45,8 +46,8 @@ BAD = {
     'concat("a":f32[4], "b":f16[4])': "concat of", 'concat("a":f32[4,2], "b":f32[4,3])': "concat of",
     'group_rows("a":f32[12], 5, 0, 1)': "of each of 5 groups", 'group_rows("a":f32[12], 3, 2, 5)': "rows 2:5",
     'unpermute("a":f32[12,4], 4)': "over 4 heads", 'dequant("a":f16[4])': "dequant of f16",
-    'quants("a":q6_k[2,256], 8)': "no integer blocks", 'scales("a":f32[2,32])': "no integer blocks",
-    'offsets("a":q4_1[2,2,32], 4)': "no integer blocks", 'scales("a":q4_0[2,48])': "not a whole number of blocks",
+    'quants("a":f16[2,256], 8)': "no integer blocks", 'scales("a":f32[2,32])': "no integer blocks",
+    'offsets("a":q4_1[2,2,32])': "no integer blocks", 'scales("a":q4_0[2,48])': "not a whole number of blocks",
 }
 
 
@@ -163,7 +164,7 @@ def test_tables_of_cosines_and_sines() -> None:
 
 @pytest.mark.parametrize("text", [
     'cast("a":f16[37,64], bf16)', 'dequant("q":q4_1[37,64])', 'quants("q":q4_1[37,64], 4)', 'scales("q":q4_1[37,64])',
-    'offsets("q":q4_1[37,64], 4)'])
+    'offsets("q":q4_1[37,64])'])
 @pytest.mark.parametrize("chunk", [1, 64, 65, 200])
 def test_slices_of_rows_give_the_whole(text: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = RNG.integers(0, 256, (37, 2, 20)).astype(np.uint8)
