@@ -77,7 +77,8 @@ def _nbits(name: str, kind: str, bits: int, int8: bool, k: int = 96, bias: bool 
     attrs = ", ".join([f"bits={bits}"] * (bits != 4) + [f"block={block}"] * (block != 32) + ["int8_activations=True"] * int8)
     tail = f" {{{attrs}}}" * bool(attrs)
     return Proof(name, x or f"%x: f32[B,S,{k}]", "\n".join([
-        *lines, f"%z = matmul_nbits %x, @q, @s{', bias=@b' if bias else ''}{tail} : f32[{shape},40]"]), PRODUCT, int8=block * int8)
+        *lines, f"%z = matmul_nbits %x, @q, @s{', bias=@b' if bias else ''}{tail} : f32[{shape},40]"]), PRODUCT,
+        int8=block * int8)
 
 
 def _rows(kind: str, k: int) -> Proof:
@@ -118,7 +119,8 @@ PROOFS = [
     _nbits("4 bits", "q4_0", 4, True), _nbits("4 bits with a bias", "q4_0", 4, True, bias=True),
     _nbits("4 bits, one block", "q4_1", 4, True, k=32), _nbits("4 bits over heads", "q4_0", 4, True, x="%x: f32[B,S,3,96]"),
     _nbits("8 bits", "q8_0", 8, True), _nbits("8 bits with a bias, 20 blocks", "q8_0", 8, True, k=640, bias=True),
-    _nbits("4 bits and f32 activations", "q4_0", 4, False), _nbits("4 bits and f32 activations, bias", "q4_1", 4, False, bias=True),
+    _nbits("4 bits and f32 activations", "q4_0", 4, False),
+    _nbits("4 bits and f32 activations, bias", "q4_1", 4, False, bias=True),
     _nbits("8 bits, blocks of 16", "q6_k", 8, True, k=512, bias=True), _nbits("4 bits of a super-block", "q4_k", 4, True, k=256),
     _nbits("8 bits of a codebook", "iq4_xs", 8, True, k=256),
     Proof("blocks spread", X, "%z = block_spread %x {block=32} : f32[B,S,2048]", EXACT),
@@ -127,7 +129,8 @@ PROOFS = [
     Proof("block sums of heads", "%x: f32[B,S,4,64]", "%z = block_sum %x {block=32} : f32[B,S,4,2]"),
     Proof("rms norm", X, '@w : f32[64] = "w":f32[64]\n%z = rms_norm %x, @w {eps=0.3} : f32[B,S,64]'),
     Proof("rms norm of heads", WIDE, '@w : f32[24] = "w":f32[24]\n%z = rms_norm %x, @w {eps=1e-05} : f32[B,S,4,24]'),
-    Proof("skip rms norm", XY, '@w : f32[64] = "w":f32[64]\n%z, %s = skip_rms_norm %x, %y, @w {eps=0.3} : f32[B,S,64], f32[B,S,64]'),
+    Proof("skip rms norm", XY, '@w : f32[64] = "w":f32[64]\n'
+          "%z, %s = skip_rms_norm %x, %y, @w {eps=0.3} : f32[B,S,64], f32[B,S,64]"),
     Proof("skip rms norm of rows", "%x: f32[S,64], %y: f32[S,64]",
           '@w : f32[64] = "w":f32[64]\n%z, %s = skip_rms_norm %x, %y, @w {eps=1e-06} : f32[S,64], f32[S,64]'),
     Proof("layer norm", X, '@w : f32[64] = "w":f32[64]\n@b : f32[64] = "b":f32[64]\n'
@@ -226,7 +229,8 @@ def test_targets_are_named() -> None:
 
 OUTSIDE = [  # (proof, what the table says, does the kernel fail?)
     (_gqa("a rotation of 8 features", turned=8), "a rotation width that is a multiple of 16 and at most the head", True),
-    (_gqa("a rotation wider than the head", d=16, turned=32), "a rotation width that is a multiple of 16 and at most the head", True),
+    (_gqa("a rotation wider than the head", d=16, turned=32),
+     "a rotation width that is a multiple of 16 and at most the head", True),
     (_gqa("a rotation of 16 in heads of 24", d=24, turned=16), "a head size that is a multiple of 16 to rotate", True),
     (_gqa("heads of 12", d=12), "a head size that is a multiple of 8", True),
     (_gqa("heads of 4", d=4), "a head size that is a multiple of 8", True),

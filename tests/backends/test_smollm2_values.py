@@ -94,7 +94,8 @@ def test_a_layer_holds_the_files_values(i: int, held: dict[str, Array], stored: 
     stacked = np.concatenate([values(q)[halves_order(WIDTH, HEADS)], values(k)[halves_order(192, KV_HEADS)], values(v)])
     assert_holds(held, f"{i}.attn.qkv", stacked, q.tensor_type)
     assert_holds(held, f"{i}.attn.o", values(of("attn_output")), of("attn_output").tensor_type)
-    assert_holds(held, f"{i}.ffn.gate_up", np.concatenate([values(of("ffn_gate")), values(of("ffn_up"))]), of("ffn_up").tensor_type)
+    gate_up = np.concatenate([values(of("ffn_gate")), values(of("ffn_up"))])
+    assert_holds(held, f"{i}.ffn.gate_up", gate_up, of("ffn_up").tensor_type)
     assert_holds(held, f"{i}.ffn.down", values(of("ffn_down")), of("ffn_down").tensor_type)
     for ours, theirs in (("attn_norm", "attn_norm"), ("ffn_norm", "ffn_norm")):
         np.testing.assert_array_equal(held[f"weights/{i}.{ours}"], values(of(theirs)))

@@ -18,7 +18,8 @@ from uaii.ir.core import Graph
 
 DYNAMIC = PLAIN.set("dynamic", rope_scaling={"type": "dynamic", "factor": 4.0}, max_position_embeddings=32)
 CASES = {
-    "plain": PLAIN, "biases, tied, bf16": PLAIN.set("x", attention_bias=True, mlp_bias=True, tie_word_embeddings=True).but(dtype="BF16"),
+    "plain": PLAIN,
+    "biases, tied, bf16": PLAIN.set("x", attention_bias=True, mlp_bias=True, tie_word_embeddings=True).but(dtype="BF16"),
     "narrow heads": PLAIN.set("x", head_dim=8, num_attention_heads=6, num_key_value_heads=3), "dynamic": DYNAMIC,
     "llama3": PLAIN.set("x", rope_scaling={"rope_type": "llama3", **LLAMA3}), "yarn": PLAIN.set("x", rope_scaling=YARN),
 }
@@ -96,8 +97,8 @@ def test_the_cache_carries_a_prompt_over(tmp_path: Path) -> None:
     empty = {k: x for k, x in step(done.graph, 0, 1).items() if k.startswith("past")}
 
     def call(tokens: Any, cache: dict[str, Any], total: int, keep: int) -> dict[str, Any]:
-        feeds = {"input_ids": tokens, "attention_mask": np.ones((1, total), np.int64), "num_logits_to_keep": np.array(keep)} | cache
-        return dict(zip(names, session.run(None, feeds), strict=True))
+        feeds = {"input_ids": tokens, "attention_mask": np.ones((1, total), np.int64), "num_logits_to_keep": np.array(keep)}
+        return dict(zip(names, session.run(None, feeds | cache), strict=True))
 
     whole = call(ids, empty, 10, 0)
     assert whole["logits"].shape == (1, 10, 199)

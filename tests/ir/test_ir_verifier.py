@@ -128,6 +128,7 @@ CACHE = ("f32[B,2,P,16]", "f32[B,2,P,16]", "i64[B,T]")
     (OPS["activation"], ("f32[B,8]",), {"act": "swish"}, "unknown activation 'swish'"),
     (OPS["gated"], ("f32[B,8]", "f32[B,9]"), {"act": "silu"}, "gates"),
     (OPS["layer_norm"], ("f32[B,8]", "f32[8]", "f32[7]"), {"eps": 1e-6}, "do not span"),
+    (OPS["layer_norm"], ("f32[B,8]", None, "f32[8]"), {"eps": 1e-6, "offset": 1.0}, "an offset needs a weight"),
     (OPS["embedding"], ("f32[B,S]", "f32[9,8]"), {}, "ids must be integers"),
     (OPS["embedding"], ("i64[B,S]", "f32[9]"), {}, "table is f32[9]"),
     (OPS["last_positions"], ("f32[B,S,8]", "i64[1]"), {}, "keep is i64[1]"),

@@ -65,7 +65,8 @@ def test_smollm2_is_read_back_at_every_stage(smollm2: Path) -> None:
                                "gqa": ("scale", {"head_dim", "hidden_size", "num_attention_heads"})}),
     ("gguf", "mixed.gguf", {"skip_rms_norm": ("eps", {"llama.attention.layer_norm_rms_epsilon"}),
                             "gqa": ("scale", {"llama.attention.key_length"})}),
-    ("dynamic", "config.json", {"dynamic_freqs": ("theta", {"rope_theta", "rope_scaling"}), "skip_rms_norm": ("eps", {"rms_norm_eps"})}),
+    ("dynamic", "config.json", {"dynamic_freqs": ("theta", {"rope_theta", "rope_scaling"}),
+                                "skip_rms_norm": ("eps", {"rms_norm_eps"})}),
 ])
 def test_kernels_still_say_which_key_they_come_from(name: str, file: str, keys: dict[str, tuple[str, set[str]]],
                                                     compiled: dict[str, Compiled]) -> None:
