@@ -137,6 +137,10 @@ PROOFS = [
           "%z = layer_norm %x, weight=@w, bias=@b {eps=0.3} : f32[B,S,64]"),
     Proof("layer norm without a bias", X, '@w : f32[64] = "w":f32[64]\n%z = layer_norm %x, weight=@w {eps=1e-05} : f32[B,S,64]'),
     Proof("layer norm without a weight", X, '@b : f32[64] = "b":f32[64]\n%z = layer_norm %x, bias=@b {eps=1e-05} : f32[B,S,64]'),
+    Proof("layer norm of each head", WIDE, '@w : f32[4,24] = "w":f32[4,24]\n@b : f32[4,24] = "b":f32[4,24]\n'
+          "%z = layer_norm %x, weight=@w, bias=@b {eps=0.3} : f32[B,S,4,24]"),
+    Proof("layer norm of each head without a bias", WIDE,
+          '@w : f32[4,24] = "w":f32[4,24]\n%z = layer_norm %x, weight=@w {eps=1e-05} : f32[B,S,4,24]'),
     Proof("layer norm alone", X, "%z = layer_norm %x {eps=1e-05} : f32[B,S,64]"),
     *(Proof(f"last {keep} positions", X + ", %keep: i64[]", "%z = last_positions %x, %keep : f32[B,L,64]", EXACT,
             {"keep": np.int64(keep)}) for keep in (0, 1, 2, 3)),
