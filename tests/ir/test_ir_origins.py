@@ -132,6 +132,9 @@ def test_the_account_lists_what_was_not_read() -> None:
     assert account.unread() == [(norm, "weight"), (norm, "offset"), (product, "x"), (product, "weight")]
     assert watched.weight and watched.offset and other.x and other.weight
     assert account.unread() == []
+    at_default = RmsNorm(norm.x, norm.weight, eps=1e-6)
+    account.watch(at_default)
+    assert "offset" not in [name for _, name in account.unread()]
 
 
 def test_watched_attributes_bring_their_origin() -> None:
