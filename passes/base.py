@@ -17,7 +17,8 @@ OpT = TypeVar("OpT", bound=Op)
 
 @dataclass
 class Rewrite:
-    """What a rule sees: the graph being built, and the ops it has looked through."""
+    """What a rule sees: the graph being built, and the ops it has looked through. A rule whose answer depends on more than
+    the graph says in `why` what decided it."""
 
     graph: Graph
     pass_: str
@@ -51,8 +52,8 @@ class Rewrite:
             name, n = f"{base}.{n}", n + 1
         return self.graph.weights.setdefault(name, Weight(recipe.type, name, recipe=recipe, loc=whence))
 
-    def remake(self, op: Op, **changes: Value | None) -> Op:
-        """The same op over other operands; everything it says is carried over."""
+    def remake(self, op: Op, **changes: Any) -> Op:
+        """The same op with some operands or attributes replaced; everything else it says is carried over."""
         return _copy(op, {n: getattr(op, n) for n in (*op.operand_names, *op.attr_names)} | changes)
 
 
@@ -72,7 +73,7 @@ class Pass:
 
     name: ClassVar[str]
     why: ClassVar[str]
-    root: ClassVar[type[Op]]
+    root: ClassVar[type[Op] | tuple[type[Op], ...]]
     stage_out: ClassVar[Stage | None] = None
 
     def rule(self, op: Any, rw: Rewrite) -> Answer:
@@ -139,7 +140,7 @@ def _apply(old: Graph, p: Pass, journal: list[Entry]) -> Graph:
                 _settle(p, rw, fresh, new.ops[mark:], answer)
                 results = answer
                 now = {k: rw.moved.get(v, v) for k, v in now.items()}
-                journal.append(Entry(p.name, where, p.why, applied=True))
+                journal.append(Entry(p.name, where, rw.why, applied=True))
         now |= zip(op.results, results, strict=True)
     new.outputs = [now.get(v, v) for v in old.outputs]
     return sweep(new)
@@ -151,7 +152,7 @@ def _settle(p: Pass, rw: Rewrite, op: Op, made: list[Op], answer: tuple[Value, .
         what = ", ".join(f"{o.name}.{f}" for o, f in unread)
         raise Internal("P201", f"{p.name} replaces ops without reading {what}", op.loc,
                        why="what a rule does not read, the graph after it no longer says")
-    loc = L.By(p.name, p.why, tuple(dict.fromkeys((*([op.loc] if op.loc else []), *rw.seen))))
+    loc = L.By(p.name, rw.why, tuple(dict.fromkeys((*([op.loc] if op.loc else []), *rw.seen))))
     for m in made:
         object.__setattr__(m, "loc", loc)
         for r in m.results:
@@ -179,7 +180,7 @@ def _copy(op: Any, fields: dict[str, Any]) -> Op:
 
 
 def sweep(graph: Graph) -> Graph:
-    """Drops ops and weights nothing reads."""
+    """Drops ops, weights and optional inputs that nothing reads."""
     live = set(graph.outputs)
     kept = []
     for op in reversed(graph.ops):
@@ -188,4 +189,5 @@ def sweep(graph: Graph) -> Graph:
             live |= set(op.operands)
     graph.ops = kept[::-1]
     graph.weights = {k: w for k, w in graph.weights.items() if w in live}
+    graph.inputs = [v for v in graph.inputs if v.default is None or v in live]
     return graph

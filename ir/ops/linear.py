@@ -66,6 +66,7 @@ class LayerNorm(Op, name="layer_norm"):
         for v in (self.weight, self.bias):
             self.need(v is None or v.type.shape == self.x.type.shape[-1:] or v.type.shape == self.x.type.shape[-2:],
                       f"parameters do not span the last axis of {self.x.type}, or the last two")
+        self.need(self.weight is not None or self.offset == 0.0, "an offset needs a weight")
         return self.x.type
 
 
