@@ -177,6 +177,8 @@ def _rope_freqs(s: Source, r: Recipe, theta: float, dim: int, kind: str, *p: flo
             factor, low, high = p
             ramp = np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
             f = ramp * f / factor + (1 - ramp) * f
+        case "longrope":
+            f = f / np.array(p)
         case _:
             raise Internal("R002", f"rope kind {kind} has no meaning here")
     return f.astype(np.float32)

@@ -155,13 +155,13 @@ def turn(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
 
 
 @means(ops.Rope)
-def rope(x: Array, positions: Array, freqs: Array | None, divisors: Array | None, theta: float | None, dim: int,
-         interleaved: bool, scaling: Any, magnitude: float) -> Array:
+def rope(x: Array, positions: Array, freqs: Array | None, divisors: Array | None, long_divisors: Array | None,
+         length: Array | None, theta: float | None, dim: int, interleaved: bool, scaling: Any, magnitude: float) -> Array:
     if freqs is None:
         if scaling is not None:
             raise Internal("R003", f"rope scaling {scaling.kind} means what fold-rope says; there is no second meaning")
         freqs = float(theta or 0) ** -(np.arange(0, dim, 2) / dim) / (1 if divisors is None else divisors)
-    angle = positions[:, :, None, None] * freqs
+    angle = positions[:, :, None, None] * (freqs if freqs.ndim == 1 else freqs[:, None, None])
     return turn(x, np.cos(angle) * magnitude, np.sin(angle) * magnitude, interleaved)
 
 
@@ -172,9 +172,17 @@ def dynamic_freqs(positions: Array, theta: float, dim: int, factor: float, max_p
     return base ** -(np.arange(0, dim, 2) / dim)
 
 
+@means(ops.LengthFreqs)
+def length_freqs(positions: Array, length: Array, table: Array, limit: int) -> Array:
+    first, count = positions.min(1), positions.max(1) + 1
+    if ((first > 0) & (first <= limit) & (count > limit) & (length <= limit)).any():
+        raise Internal("R005", f"keys cached for at most {limit} tokens do not go on past them")
+    return table[(np.maximum(count, length) > limit).astype(int)]
+
+
 @means(ops.RopeTable)
 def rope_table(positions: Array, freqs: Array, magnitude: float) -> tuple[Array, Array]:
-    angle = positions[..., None] * freqs
+    angle = positions[..., None] * (freqs if freqs.ndim == 1 else freqs[:, None])
     return np.cos(angle) * magnitude, np.sin(angle) * magnitude
 
 

@@ -8,21 +8,24 @@ from typing import Any
 from uaii.ir.core import Value, Weight
 from uaii.ir.diag import Unsupported
 from uaii.ir.known import origin
-from uaii.ir.ops import DynamicFreqs, Rope
+from uaii.ir.ops import DynamicFreqs, LengthFreqs, Rope
 from uaii.ir.recipe import Recipe, make
 from uaii.passes.base import Answer, Pass, Rewrite
 
-KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 ORIGINAL = "original_max_position_embeddings"
 
 
 @dataclass(frozen=True)
 class FoldRope(Pass):
-    """Every kind becomes a table of frequencies and a magnitude; `dynamic` becomes an op over the running length.
+    """Every kind becomes a table of frequencies and a magnitude; `dynamic` becomes an op over the running length, and so does
+    `longrope` where the artifact's `context` is longer than the original one.
 
-    Source: transformers modeling_rope_utils; YaRN: Peng et al. 2023 (arXiv 2309.00071).
+    Source: transformers modeling_rope_utils; YaRN: Peng et al. 2023 (arXiv 2309.00071); LongRoPE: Ding et al. 2024
+    (arXiv 2402.13753); llama.cpp llama-model.cpp, get_rope_factors.
     """
 
+    context: int
     name = "fold-rope"
     why = "theta and rope_scaling fix every frequency, so the table is a constant"
     root = Rope
@@ -41,6 +44,8 @@ class FoldRope(Pass):
 
     def _frequencies(self, kind: str, params: dict[str, Any], op: Rope, rw: Rewrite) -> tuple[Value, float]:
         assert op.theta is not None
+        if kind == "longrope":
+            return self._longrope(params, op, rw)
         if kind == "dynamic":
             if op.divisors is not None:
                 raise Unsupported("P211", "rope type dynamic cannot be combined with stored frequency divisors", rw.at)
@@ -49,11 +54,41 @@ class FoldRope(Pass):
             return DynamicFreqs(op.positions, theta=op.theta, dim=op.dim, factor=params["factor"],
                                 max_positions=params["max_position_embeddings"]).out, 1.0
         recipe, magnitude = FOLDS[kind](op.theta, op.dim, params)
-        of: list[Any] = [rw.at, origin(op.theta), op.attr_locs.get("scaling")]
-        if isinstance(op.divisors, Weight):
-            recipe = make("divide", recipe, make("cast", op.divisors.recipe, "f32"))
-            of.append(op.divisors)
-        return rw.weight("rope.freqs", recipe, *of), magnitude
+        return _constant(op, recipe, op.divisors, rw), magnitude
+
+    def _longrope(self, params: dict[str, Any], op: Rope, rw: Rewrite) -> tuple[Value, float]:
+        """Factors of the record, short for a text within the original length and long for one beyond; factors stored as
+        tensors are llama.cpp's, which takes one set for all texts by the context it runs with."""
+        original, stored = params[ORIGINAL], (op.divisors, op.long_divisors)
+        far, length = self.context > original, op.length
+        says = f"the artifact's context of {self.context} tokens is {'longer than' if far else 'within'} the original {original}"
+        if stored[far] is not None:
+            rw.why = f"{says}: {'long' if far else 'short'} factors for every text, as llama.cpp takes them"
+            return _constant(op, make("rope_freqs", op.theta, op.dim, "default"), stored[far], rw), 1.0
+        short, long = (make("rope_freqs", op.theta, op.dim, "longrope", *params[f"{n}_factor"]) for n in ("short", "long"))
+        if not far:
+            rw.why = f"{says}: no text reaches the long factors"
+            return _constant(op, short, None, rw), _longrope_magnitude(params)
+        rw.why = f"{says}: each text's own length chooses"
+        assert length is not None
+        table = make("reshape", make("concat", short, long), (2, op.dim // 2))
+        weight = rw.weight("rope.freqs", table, rw.at, origin(op.theta), op.attr_locs.get("scaling"))
+        return LengthFreqs(op.positions, length, weight, limit=original).out, _longrope_magnitude(params)
+
+
+def _constant(op: Rope, recipe: Recipe, divisors: Value | None, rw: Rewrite) -> Weight:
+    of: list[Any] = [rw.at, origin(op.theta), op.attr_locs.get("scaling")]
+    if isinstance(divisors, Weight):
+        recipe = make("divide", recipe, make("cast", divisors.recipe, "f32"))
+        of.append(divisors)
+    return rw.weight("rope.freqs", recipe, *of)
+
+
+def _longrope_magnitude(p: dict[str, Any]) -> float:
+    """Of cos and sin, for short and long texts alike."""
+    s: float = p["factor"]
+    usual = 1.0 if s <= 1 else math.sqrt(1 + math.log(s) / math.log(p[ORIGINAL]))
+    return float(p.get("attention_factor") or usual)
 
 
 def _default(theta: float, dim: int, p: dict[str, Any]) -> tuple[Recipe, float]:

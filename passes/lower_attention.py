@@ -59,7 +59,7 @@ class FuseRope(Pass):
             return Why("q and k are not both rotated right before attention")
         if not isinstance(q.freqs, Weight) or q.freqs is not k.freqs:
             return Why("the frequencies are computed at run time, or differ between q and k")
-        if q.theta is not None or q.scaling is not None or q.divisors is not None:
+        if unfolded(q):
             return Why("the rotation is not folded yet")
         if (q.dim, q.interleaved, q.magnitude) != (k.dim, k.interleaved, k.magnitude):
             return Why("q and k are rotated differently")
@@ -84,9 +84,9 @@ class LowerRope(Pass):
     root = Rope
 
     def rule(self, op: Rope, rw: Rewrite) -> Answer:
-        if op.freqs is None or op.theta is not None or op.scaling is not None or op.divisors is not None:
+        if op.freqs is None or unfolded(op):
             return Why("the rotation is not folded yet")
-        assert op.dim == 2 * int(op.freqs.type.shape[0])
+        assert op.dim == 2 * int(op.freqs.type.shape[-1])
         cos, sin = RopeTable(op.positions, op.freqs, magnitude=op.magnitude).results
         heads = int(op.x.type.shape[2])
         return SplitHeads(Rotary(merge(op.x), cos, sin, heads=heads, interleaved=op.interleaved).out, n=heads).results
@@ -106,6 +106,12 @@ class FoldHeads(Pass):
             return None
         assert split.n == op.x.type.shape[2]
         return (split.x,)
+
+
+def unfolded(op: Rope) -> bool:
+    """Whether the rotation still states where its frequencies come from."""
+    stated = op.theta, op.scaling, op.divisors, op.long_divisors, op.length
+    return any(x is not None for x in stated)
 
 
 def merge(x: Value) -> Value:

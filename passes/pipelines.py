@@ -21,9 +21,9 @@ from uaii.passes.widen_weights import WidenWeights
 WEIGHTS = ("auto", "f32")
 
 
-def to_core() -> list[AnyPass]:
-    """model -> core."""
-    return [FoldRope(), FoldNormOffset(), EnterCore()]
+def to_core(context: int) -> list[AnyPass]:
+    """model -> core. `context` is the longest text that the artifact is for."""
+    return [FoldRope(context), FoldNormOffset(), EnterCore()]
 
 
 def to_ort(target: Target, context: int, weights: str = "auto") -> list[AnyPass]:
@@ -38,4 +38,4 @@ def to_ort(target: Target, context: int, weights: str = "auto") -> list[AnyPass]
 
 def pipeline(target: Target, context: int, weights: str = "auto") -> list[AnyPass]:
     """model -> ort."""
-    return [*to_core(), *to_ort(target, context, weights)]
+    return [*to_core(context), *to_ort(target, context, weights)]

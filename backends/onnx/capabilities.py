@@ -49,8 +49,9 @@ CPU = Target("cpu", (
     Kernel(ops.Clamp, "Clip"), Kernel(ops.Activation, "QuickGelu/Gelu/Relu"),
     Kernel(ops.Gated, "QuickGelu/Gelu/Relu, Mul"),
     Kernel(ops.Halves, "Split"), Kernel(ops.SplitHeads, "Reshape"), Kernel(ops.MergeHeads, "Reshape"),
-    Kernel(ops.Positions, "CumSum"), Kernel(ops.DynamicFreqs, "Pow"), Kernel(ops.RopeTable, "Cos, Sin"),
-    Kernel(ops.Rotary, "RotaryEmbedding"), Kernel(ops.KeyLengths, "ReduceSum"), Kernel(ops.TotalLength, "Shape"),
+    Kernel(ops.Positions, "CumSum"), Kernel(ops.DynamicFreqs, "Pow"), Kernel(ops.LengthFreqs, "Gather"),
+    Kernel(ops.RopeTable, "Cos, Sin"), Kernel(ops.Rotary, "RotaryEmbedding"), Kernel(ops.KeyLengths, "ReduceSum"),
+    Kernel(ops.TotalLength, "Shape"),
     Kernel(ops.Gqa, "GroupQueryAttention", limits=GQA_LIMITS),
 ))
 TARGETS = {t.name: t for t in (CPU,)}

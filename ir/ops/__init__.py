@@ -11,6 +11,7 @@ from uaii.ir.ops.kernels import (
     Gqa,
     Halves,
     KeyLengths,
+    LengthFreqs,
     MatMulNBits,
     MergeHeads,
     RopeTable,
@@ -22,7 +23,7 @@ from uaii.ir.ops.linear import Embedding, LastPositions, LayerNorm, Linear, RmsN
 
 __all__ = [
     "ACTS", "Activation", "Add", "Attention", "BlockSpread", "BlockSum", "Clamp", "DynamicFreqs", "Embedding", "EmbeddingNBits",
-    "Gated", "Gqa", "Halves", "KeyLengths", "LastPositions", "LayerNorm", "Linear", "MatMulNBits", "MergeHeads",
+    "Gated", "Gqa", "Halves", "KeyLengths", "LastPositions", "LayerNorm", "LengthFreqs", "Linear", "MatMulNBits", "MergeHeads",
     "Mul", "Positions", "RmsNorm", "Rope", "RopeScaling", "RopeTable", "Rotary", "Scale", "SkipRmsNorm", "Softcap",
     "SplitHeads", "TotalLength",
 ]

@@ -42,14 +42,17 @@ class Rope(Op, name="rope"):
     """Rotates the first `dim` features of each head by position * frequency (Su et al. 2021).
 
     Pairs are halves (i, i + dim/2), or neighbours (2i, 2i+1) when `interleaved`. cos and sin are multiplied by
-    `magnitude`. Until fold-rope, `theta` and `scaling` state the frequencies (divided by `divisors`, if given); after
-    it, `freqs` [dim/2] does.
+    `magnitude`. Until fold-rope, `theta` and `scaling` state the frequencies, which `divisors` divide if given, or
+    `long_divisors` in an artifact for long texts; `length` is the input that states how long a text becomes that runs in
+    parts. After fold-rope, `freqs` [dim/2] does, or [B,dim/2] where each row has its own.
     """
 
     x: Value
     positions: Value
     freqs: Value | None = None
     divisors: Value | None = None
+    long_divisors: Value | None = None
+    length: Value | None = None
     theta: float | None = None
     dim: int = 0
     interleaved: bool = False
@@ -62,8 +65,9 @@ class Rope(Op, name="rope"):
         width = self.x.type.shape[-1]
         self.need(isinstance(width, int) and 0 < self.dim <= width and self.dim % 2 == 0,
                   f"cannot rotate {self.dim} of {width} features")
-        for v in (self.freqs, self.divisors):
-            self.need(v is None or v.type.shape == (self.dim // 2,), f"{self.dim // 2} frequencies are needed")
+        half, each = (self.dim // 2,), (self.positions.type.shape[0], self.dim // 2)
+        for v, shapes in ((self.freqs, (half, each)), (self.divisors, (half,)), (self.long_divisors, (half,))):
+            self.need(v is None or v.type.shape in shapes, f"{self.dim // 2} frequencies are needed")
         return self.x.type
 
 

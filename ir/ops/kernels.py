@@ -123,15 +123,34 @@ class DynamicFreqs(Op, name="dynamic_freqs"):
         return Tensor("f32", (self.dim // 2,))
 
 
+class LengthFreqs(Op, name="length_freqs"):
+    """Frequencies of each row for the length it runs at: [B,d/2] from the rows of table [2,d/2] (LongRoPE, Ding et al. 2024).
+
+    The first while the row has at most `limit` tokens, the second beyond. A row has as many as its last position says, or
+    `length` if that is more: a text that runs in parts states its whole length. New positions that would carry cached keys
+    across the limit have no answer, since those keys were turned by the first.
+    """
+
+    positions: Value
+    length: Value
+    table: Value
+    limit: int
+
+    def infer(self) -> Tensor:
+        self.need(self.table.type.rank == 2 and self.table.type.shape[0] == 2, f"table is {self.table.type}")
+        self.need(self.length.type == Tensor("i64", ()), f"length is {self.length.type}")
+        return self.table.type.reshape(self.positions.type.shape[0], self.table.type.shape[1])
+
+
 class RopeTable(Op, name="rope_table", stages="ort"):
-    """(magnitude * cos, magnitude * sin) of positions [B,S] * freqs [d/2], the angle in f32: two [B,S,d/2]."""
+    """(magnitude * cos, magnitude * sin) of positions [B,S] * freqs [d/2] or [B,d/2], the angle in f32: two [B,S,d/2]."""
 
     positions: Value
     freqs: Value
     magnitude: float = 1.0
 
     def infer(self) -> tuple[Tensor, ...]:
-        table = Tensor("f32", (*self.positions.type.shape, *self.freqs.type.shape))
+        table = Tensor("f32", (*self.positions.type.shape, self.freqs.type.shape[-1]))
         return table, table
 
 

@@ -111,6 +111,7 @@ def _step(past: int, new: int, batch: int = 2, d: int = 32) -> dict[str, Any]:
     return made | {"lengths": np.full(batch, past + new - 1, np.int32), "total": np.array(past + new, np.int32)}
 
 
+TWO_SETS = "@t : f32[2,8] = reshape(concat(rope_freqs(10000.0, 16, default), rope_freqs(500.0, 16, default)), [2, 8])"
 PROOFS = [
     Proof("embedding", "%ids: i64[B,S]", '@t : f32[40,64] = "t":f32[40,64]\n%z = embedding %ids, @t : f32[B,S,64]', EXACT),
     Proof("embedding of packed rows", "%ids: i64[B,S]", '@t : u8[40,96] = reshape(quants("t":q8_0[40,96], 8), [40, 96])\n'
@@ -158,6 +159,12 @@ PROOFS = [
     *(Proof(f"dynamic frequencies to {last}", "%pos: i64[B,S]",
             "%z = dynamic_freqs %pos {theta=10000.0, dim=32, factor=4.0, max_positions=64} : f32[16]", 2e-6,
             {"pos": np.array([[0, 1, 2], [0, 1, last]])}) for last in (3, 63, 64, 500)),
+    *(Proof(f"frequencies of rows from {first} to {last} of {length}", "%pos: i64[B,S], %length: i64[]", "\n".join([
+        TWO_SETS, "%z = length_freqs %pos, %length, @t {limit=64} : f32[B,8]"]), EXACT,
+        {"pos": np.array([[0, 1, 2], [first, first + 1, last]]), "length": np.array(length)})
+      for first, last, length in ((0, 63, 0), (0, 64, 0), (62, 63, 0), (65, 66, 0), (0, 9, 64), (0, 9, 65), (9, 70, 71))),
+    Proof("rope table of rows", "%pos: i64[B,S], %f: f32[B,8]",
+          "%c, %s = rope_table %pos, %f {magnitude=1.25} : f32[B,S,8], f32[B,S,8]", 2e-6),
     *(Proof(f"rope table, {name}", "%pos: i64[B,S]", '@f : f32[8] = rope_freqs(10000.0, 16, default)\n'
             f"%c, %s = rope_table %pos, @f{attrs} : f32[B,S,8], f32[B,S,8]", 2e-6) for name, attrs in
       (("plain", ""), ("with a magnitude", " {magnitude=1.25}"))),
@@ -296,3 +303,11 @@ def test_padding_on_the_left_stops_the_run(tmp_path: Path) -> None:
     graph = PROVED["key lengths"].graph()
     with pytest.raises(Exception, match="left_padding_is_not_supported"):
         onnx_run.run(graph, uir.RandomSource(graph), LEFT, tmp_path)
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 64), (64, 64), (40, 200)])
+def test_cached_keys_of_a_short_text_stop_a_long_one(first: int, last: int, tmp_path: Path) -> None:
+    proof = next(p for p in PROOFS if "length_freqs" in p.body)
+    feeds = {"pos": np.array([[0, 1, 2], [first, first, last]]), "length": np.array(0)}
+    with pytest.raises(Exception, match="cached_keys_are_for_64_tokens_at_most.+out of data bounds"):
+        onnx_run.run(proof.graph(), uir.RandomSource(proof.graph()), feeds, tmp_path)

@@ -137,6 +137,10 @@ CACHE = ("f32[B,2,P,16]", "f32[B,2,P,16]", "i64[B,T]")
     (OPS["block_sum"], ("f32[B,S,48]",), {"block": 32}, "48 is not a multiple of 32"),
     (OPS["embedding_nbits"], ("i64[B,S]", "u8[9,64]", "f32[9,3]"), {}, "scales are f32[9,3]"),
     (OPS["dynamic_freqs"], ("i64[B,S]",), {"theta": 1e4, "dim": 2, "factor": 2.0, "max_positions": 8}, "more than two"),
+    (OPS["length_freqs"], ("i64[B,S]", "i64[]", "f32[3,8]"), {"limit": 8}, "table is f32[3,8]"),
+    (OPS["length_freqs"], ("i64[B,S]", "i64[B]", "f32[2,8]"), {"limit": 8}, "length is i64[B]"),
+    (Rope, ("f32[B,S,2,8]", "i64[B,S]", "f32[S,4]", None), {"dim": 8}, "4 frequencies are needed"),
+    (Rope, ("f32[B,S,2,8]", "i64[B,S]", None, "f32[B,4]"), {"theta": 1e4, "dim": 8}, "4 frequencies are needed"),
     (OPS["rotary"], ("f32[B,S,10]", "f32[B,S,4]", "f32[B,S,4]"), {"heads": 3}, "has no 3 heads"),
     (OPS["merge_heads"], ("f32[B,S,8]",), {}, "does not apply"),
 ])

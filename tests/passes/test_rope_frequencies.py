@@ -10,13 +10,15 @@ import uir
 
 from uaii.backends import recipes, reference
 from uaii.ir.core import Weight
-from uaii.ir.ops import DynamicFreqs, Rope
+from uaii.ir.diag import Internal
+from uaii.ir.ops import DynamicFreqs, LengthFreqs, Rope
 from uaii.ir.parse import parse
 from uaii.passes.base import run
 from uaii.passes.fold_rope import KINDS, FoldRope
 
 # transformers, modeling_rope_utils.py, for {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
 # "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}, rope_theta 500000, head size 128.
+CONTEXT = 64  # of the artifact
 LLAMA31 = "llama3(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)"
 
 
@@ -29,7 +31,7 @@ def folded(theta: float, dim: int, scaling: str, more: str = "") -> tuple[np.nda
       %r = rope %x, %pos {{theta={theta!r}, dim={dim}{scaling and ', scaling=' + scaling}{more}}} : f32[B,S,2,{dim}]
       return r=%r
     }}"""
-    graph = run(parse(text), [FoldRope()])
+    graph = run(parse(text), [FoldRope(CONTEXT)])
     (op,) = (o for o in graph.ops if isinstance(o, Rope))
     assert isinstance(op.freqs, Weight)
     return recipes.evaluate(op.freqs.recipe, uir.RandomSource(graph)), op.magnitude
@@ -74,7 +76,7 @@ def yarn(theta: float, dim: int, factor: float, original: int, fast: float = 32,
 
 
 def test_every_kind_is_tested_here() -> None:
-    assert set(KINDS) == {"default", "linear", "dynamic", "llama3", "yarn"}
+    assert set(KINDS) == {"default", "linear", "dynamic", "llama3", "yarn", "longrope"}
 
 
 @pytest.mark.parametrize(("theta", "dim"), [(10000.0, 8), (500000.0, 128), (1e6, 64)])
@@ -149,7 +151,7 @@ def test_divisors_divide_plain_frequencies() -> None:
       %r = rope %x, %pos, divisors=@d {theta=10000.0, dim=8} : f32[B,S,2,8]
       return r=%r
     }"""
-    graph = run(parse(text), [FoldRope()])
+    graph = run(parse(text), [FoldRope(CONTEXT)])
     source = uir.RandomSource(graph)
     got = uir.weight_values(graph, "rope.freqs", source)
     np.testing.assert_allclose(got, np.array(plain(10000.0, 8)) / source.read("rope_freqs.weight"), rtol=2e-7)
@@ -164,10 +166,96 @@ def test_dynamic_follows_the_longest_position(last: int) -> None:
     ) {
       %r = rope %x, %pos {theta=10000.0, dim=8, scaling=dynamic(factor=2.0, max_position_embeddings=16)} : f32[B,S,2,8]
       return r=%r
-    }"""), [FoldRope()])
+    }"""), [FoldRope(CONTEXT)])
     (op,) = (o for o in graph.ops if isinstance(o, DynamicFreqs))
     got = reference.dynamic_freqs(np.array([[0, last]]), **op.attrs)
     length = max(last + 1, 16)
     base = 10000.0 * ((2.0 * length / 16) - (2.0 - 1)) ** (8 / (8 - 2))
     np.testing.assert_allclose(got, plain(base, 8), rtol=1e-14)
     assert (length > 16) == (got[1] < 0.0999)
+
+
+# --- longrope: one set of factors for short texts, one for long
+
+SHORT, LONG = [1.0, 1.1, 1.25, 2.0], [1.0, 2.0, 5.0, 12.5]
+
+
+def longrope(original: int, more: str = "") -> str:
+    return f"longrope(short_factor={SHORT}, long_factor={LONG}, original_max_position_embeddings={original}, " \
+           f"factor=8.0{more})"
+
+
+def rotation(scaling: str) -> str:
+    return f"""graph @g stage=model dims(B, S) (
+      %x: f32[B,S,2,8]
+      %pos: i64[B,S]
+      %length: i64[]
+    ) {{
+      %r = rope %x, %pos, length=%length {{theta=500.0, dim=8, scaling={scaling}}} : f32[B,S,2,8]
+      return r=%r
+    }}"""
+
+
+@pytest.mark.parametrize("original", [CONTEXT, CONTEXT + 1])
+def test_longrope_within_the_original_length_is_a_constant(original: int) -> None:
+    graph = run(parse(rotation(longrope(original))), [FoldRope(CONTEXT)])
+    freqs = recipes.evaluate(graph.weights["rope.freqs"].recipe, uir.RandomSource(graph))
+    np.testing.assert_allclose(freqs, np.array(plain(500.0, 8)) / SHORT, rtol=1e-7)
+    assert not any(isinstance(o, LengthFreqs) for o in graph.ops)
+    assert "within the original" in str(graph.weights["rope.freqs"].loc)
+
+
+@pytest.mark.parametrize(("first", "last", "length", "far"), [
+    (0, 0, 0, False), (0, 15, 0, False), (0, 16, 0, True), (0, 63, 0, True), (15, 15, 0, False), (17, 17, 0, True),
+    (0, 7, 16, False), (0, 7, 17, True), (8, 15, 40, True), (8, 20, 21, True),
+])
+def test_longrope_follows_each_row(first: int, last: int, length: int, far: bool) -> None:
+    """transformers: long factors for every position once max(position) + 1 passes the original length."""
+    graph = run(parse(rotation(longrope(16))), [FoldRope(CONTEXT)])
+    (op,) = (o for o in graph.ops if isinstance(o, LengthFreqs))
+    table = recipes.evaluate(graph.weights["rope.freqs"].recipe, uir.RandomSource(graph))
+    rows = np.array([[first, last], [0, 3]])
+    got = reference.length_freqs(rows, np.int64(length), table, **op.attrs)
+    for row, is_far in zip(got, (far, length > 16), strict=True):
+        np.testing.assert_allclose(row, np.array(plain(500.0, 8)) / (LONG if is_far else SHORT), rtol=1e-7)
+
+
+@pytest.mark.parametrize(("first", "last"), [(16, 16), (1, 16), (10, 40)])
+def test_longrope_does_not_mix_cached_keys(first: int, last: int) -> None:
+    table = np.array([SHORT, LONG])
+    with pytest.raises(Internal, match="R005"):
+        reference.length_freqs(np.array([[0, 5], [first, last]]), np.int64(0), table, 16)
+
+
+@pytest.mark.parametrize(("more", "original", "want"), [
+    ("", 32, math.sqrt(1 + math.log(8.0) / math.log(32))), (", attention_factor=1.5", 32, 1.5),
+    ("", 128, math.sqrt(1 + math.log(8.0) / math.log(128))),
+])
+def test_longrope_magnitude(more: str, original: int, want: float) -> None:
+    """The same for short and long texts: 128 folds, 32 follows the length."""
+    graph = run(parse(rotation(longrope(original, more))), [FoldRope(CONTEXT)])
+    (op,) = (o for o in graph.ops if isinstance(o, Rope))
+    assert op.magnitude == pytest.approx(want, rel=1e-15)
+    shrunk = run(parse(rotation(longrope(original).replace("8.0", "0.5"))), [FoldRope(CONTEXT)])
+    assert [o.magnitude for o in shrunk.ops if isinstance(o, Rope)] == [1.0]
+
+
+@pytest.mark.parametrize(("original", "stored"), [(CONTEXT - 1, "long"), (CONTEXT, "short")])
+def test_stored_longrope_factors_are_chosen_by_the_context(original: int, stored: str) -> None:
+    """llama.cpp, get_rope_factors: by the size of the context, whatever the text's length."""
+    says = f"theta=500.0, dim=8, scaling=longrope(original_max_position_embeddings={original}), magnitude=1.25"
+    text = f"""graph @g stage=model dims(B, S) (
+      %x: f32[B,S,2,8]
+      %pos: i64[B,S]
+    ) {{
+      @short : f32[4] = "short":f32[4]
+      @long : f32[4] = "long":f32[4]
+      %r = rope %x, %pos, divisors=@short, long_divisors=@long {{{says}}} : f32[B,S,2,8]
+      return r=%r
+    }}"""
+    graph = run(parse(text), [FoldRope(CONTEXT)])
+    source = uir.RandomSource(graph)
+    got = uir.weight_values(graph, "rope.freqs", source)
+    np.testing.assert_allclose(got, np.array(plain(500.0, 8)) / source.read(stored), rtol=2e-7)
+    assert [o.magnitude for o in graph.ops if isinstance(o, Rope)] == [1.25]
+    assert f"{stored} factors for every text" in str(graph.weights["rope.freqs"].loc)

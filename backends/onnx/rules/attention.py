@@ -47,11 +47,31 @@ def dynamic_freqs(op: ops.DynamicFreqs, e: Emit) -> None:
     e.node("Pow", base, e.const((-np.arange(0, op.dim, 2) / op.dim).astype(np.float32)))
 
 
+@emits(ops.LengthFreqs)
+def length_freqs(op: ops.LengthFreqs, e: Emit) -> None:
+    """The row of the table by length. Cached keys that were turned for a short text, and new ones for a long, would be wrong
+    in silence: the row's index is out of the table's range then, which stops the run."""
+    axis, limit = e.const(np.array([1], np.int64)), e.const(np.int64(op.limit))
+    last = e.node("ReduceMax", op.positions, axis, outputs=(e.temp("last"),), keepdims=0)
+    grown = e.node("GreaterOrEqual", last, limit, outputs=(e.temp("grown"),))
+    stated = e.node("Greater", op.length, limit, outputs=(e.temp("stated"),))
+    far = e.node("Cast", e.node("Or", grown, stated, outputs=(e.temp("is_far"),)), outputs=(e.temp("far"),), to=7)
+    first = e.node("ReduceMin", op.positions, axis, outputs=(e.temp("first"),), keepdims=0)
+    bounded = e.node("Clip", first, e.const(np.int64(1)), limit, outputs=(e.temp("bounded"),))
+    cached = e.node("Equal", first, bounded, outputs=(e.temp("cached"),))
+    unsaid = e.node("Not", stated, outputs=(e.temp("unsaid"),))
+    crosses = e.node("And", e.node("And", grown, cached, outputs=(e.temp("grows"),)), unsaid, outputs=(e.temp("crosses"),))
+    row = e.node("Where", crosses, e.const(np.int64(2)), far, outputs=(e.temp("row"),))
+    e.node("Gather", op.table, row, label=f"cached_keys_are_for_{op.limit}_tokens_at_most_run_the_whole_text_again")
+
+
 @emits(ops.RopeTable)
 def rope_table(op: ops.RopeTable, e: Emit) -> None:
     at = e.node("Cast", op.positions, outputs=(e.temp("positions"),), to=1)
     column = e.node("Unsqueeze", at, e.const(np.array([-1], np.int64)), outputs=(e.temp("column"),))
-    angle = e.node("Mul", column, op.freqs, outputs=(e.temp("angle"),))
+    one_each = op.freqs.type.rank == 2
+    freqs = e.node("Unsqueeze", op.freqs, e.const(np.array([1], np.int64)), outputs=(e.temp("freqs"),)) if one_each else op.freqs
+    angle = e.node("Mul", column, freqs, outputs=(e.temp("angle"),))
     for kind, out in zip(("Cos", "Sin"), op.results, strict=True):
         plain = op.magnitude == 1.0
         turned = e.node(kind, angle, outputs=(out if plain else e.temp(kind.lower()),))
