@@ -48,8 +48,8 @@ def test_the_rule_sees_what_it_forbids(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
     for line, room in (("import ir", "cli"), ("from ir.core import Op", "ir"), ("from uaii.frontend import hf", "backends"),
                        ("import uaii.passes.base", "ir"), ("from uaii import passes", "frontend"),
-                       ("def f():\n    from uaii.cli.main import main", "passes"), ("from uaii.compiler import compile_model", "ir"),
-                       ("import uaii", "backends")):
+                       ("def f():\n    from uaii.cli.main import main", "passes"), ("import uaii", "backends"),
+                       ("from uaii.compiler import compile_model", "ir")):
         bad.write_text(line)
         assert offences(bad, room), line
     bad.write_text("from uaii.ir.core import Op\nimport numpy\nfrom uaii.passes import base")
