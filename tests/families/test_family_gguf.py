@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import all_cases
 import numpy as np
@@ -73,12 +74,24 @@ def test_a_tensor_that_nobody_uses_is_an_error(twin: Twin, case: Case, tmp_path:
         assert (caught.value.code, extra in caught.value.says) == ("T202", True)
 
 
+def _other(key: str, value: Any) -> Any:
+    """Another value of the same type."""
+    match value:
+        case bool():
+            return not value
+        case list():
+            return [not flag for flag in value]
+        case int():
+            return value // 2
+        case _:
+            return 0.3 if key.endswith("epsilon") else value * 3
+
+
 @pytest.mark.parametrize(("twin", "case", "key"), _keys())
 def test_each_key_of_a_gguf_is_read(twin: Twin, case: Case, key: str, tmp_path: Path) -> None:
     """A changed value changes the logits or the context, or is refused."""
     value = twin.metadata(case.config)[key]
-    flipped = [not flag for flag in value] if isinstance(value, list) else None
-    changed = flipped or (value // 2 if isinstance(value, int) else 0.3 if key.endswith("epsilon") else value * 3)
+    changed = _other(key, value)
     tensors = twin.tensors(case)
     try:
         model = parity.session(twin.write(tmp_path, case, tensors, **{key: changed}), tmp_path / "out")
