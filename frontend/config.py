@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from uaii.frontend.alibi import refuse_alibi
 from uaii.frontend.checkpoint import Checkpoint
+from uaii.frontend.per_layer import one_for_all
 from uaii.ir import loc as L
 from uaii.ir.diag import Diagnostic, Internal, Malformed, Unsupported
 from uaii.ir.known import known
@@ -214,8 +215,9 @@ class Config:
         return self._full(name) in self._meta
 
     def raw(self, name: str) -> Any:
-        """The value as the file has it, None when absent."""
-        return self._meta.get(self._full(name))
+        """The value as the file has it, None when absent; of a GGUF key that lists one for each layer, the one they share."""
+        value = self._meta.get(self._full(name))
+        return one_for_all(name, value, self.raw("block_count"), self.at(name)) if isinstance(value, list) else value
 
     def at(self, name: str) -> L.Key:
         """The origin of a key's value, or of its absence."""

@@ -42,12 +42,16 @@ class Twin:
             out[f"blk.{i}.{theirs}.{kind}"] = interleaved_rows(x, heads[theirs]) if moved else x
         return fused_projections(out) if fused else out
 
-    def write(self, path: Path, case: Case, tensors: Arrays | None = None, **keys: Any) -> Path:
-        """The case's file in the folder `path`; `keys` replace its own, None removes one."""
-        path.mkdir(parents=True, exist_ok=True)
+    def keys(self, case: Case, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The case's keys without the prefix; `changes` replace its own, None removes one."""
         none = {"tokenizer.ggml.model": "none", "vocab_size": case.config["vocab_size"]}
-        kept = {k: v for k, v in (none | self.metadata(case.config) | keys).items() if v is not None}
-        return write_gguf(path / "model.gguf", self.arch, kept, self.tensors(case) if tensors is None else tensors)
+        return {k: v for k, v in (none | self.metadata(case.config) | dict(changes)).items() if v is not None}
+
+    def write(self, path: Path, case: Case, tensors: Arrays | None = None, **changes: Any) -> Path:
+        """The case's file in the folder `path`; for `changes` see keys."""
+        path.mkdir(parents=True, exist_ok=True)
+        return write_gguf(path / "model.gguf", self.arch, self.keys(case, changes),
+                          self.tensors(case) if tensors is None else tensors)
 
 
 def sizes(c: Config) -> dict[str, Any]:

@@ -134,9 +134,12 @@ def _file(path: Path, names: Iterable[str], tensors: Mapping[str, tuple[str, np.
     serialize_file(specs, path, {"format": "pt"})
 
 
-def write_gguf(path: Path, arch: str, metadata: Mapping[str, int | float | str | list[bool]], tensors: Arrays) -> Path:
-    """A GGUF file in F32; the values' Python types choose u32, f32, string and so on, as llama.cpp's converter does."""
-    writer = gguf.GGUFWriter(path, arch)
+def write_gguf(path: Path, arch: str, metadata: Mapping[str, Any], tensors: Arrays, *, alignment: int = 32, parts: int = 1) -> Path:
+    """A GGUF file in F32, or `parts` of about as many tensors each; the values' Python types choose u32, f32, string and so
+    on, as llama.cpp's converter does. Returns the file, or the first part."""
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=-(-len(tensors) // parts) if parts > 1 else 0)
+    if alignment != 32:
+        writer.add_custom_alignment(alignment)
     for key, value in metadata.items():
         add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, bool: writer.add_bool,
                list: writer.add_array}[type(value)]
@@ -147,7 +150,7 @@ def write_gguf(path: Path, arch: str, metadata: Mapping[str, int | float | str |
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return path if parts == 1 else path.with_name(f"{path.stem}-00001-of-{parts:05}{path.suffix}")
 
 
 def interleaved_rows(x: np.ndarray, heads: int) -> np.ndarray:
