@@ -78,6 +78,10 @@ class Build(Builder):
                 return stored
         return None
 
+    def stores(self, *names: str, i: int | None = None) -> bool:
+        """Whether the checkpoint has any of these weights: where the tensors decide, half of them is not none."""
+        return any(self.place_of(name, i) is not None for name in names)
+
     def weight(self, name: str, *shape: int, i: int | None = None) -> Weight:
         """The weight `name` of layer `i` with this shape. A missing or misshapen tensor is reported by `close`."""
         label = name if i is None else f"{i}.{name}"
