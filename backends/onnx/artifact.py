@@ -38,6 +38,9 @@ def folder(out: Path) -> Iterator[Path]:
         temp.chmod(0o755)
         yield temp
         _swap(temp, out)
+    except OSError as err:
+        raise Usage("O703", f"cannot write the artifact: {err.strerror or err}", File(str(err.filename or temp)),
+                    hint="free space, or choose another place with -o; what was there before is unchanged") from None
     finally:
         shutil.rmtree(temp, ignore_errors=True)
 
