@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,16 @@ from uaii.frontend.tokenizer.text import library_tokenizer
 from uaii.ir.diag import Malformed, Unsupported
 from uaii.ir.loc import File
 
-OTHER = ("tekken.json", "tiktoken.model", "qwen.tiktoken", "spiece.model", "sentencepiece.bpe.model")
+OTHER = ("spiece.model", "sentencepiece.bpe.model")
 
 
 def from_folder(path: Path, config: Mapping[str, Any], generation: Mapping[str, Any] | None) -> TokenizerFiles:
-    """The tokenizer of a folder: tokenizer.json as it is, or made from vocab.json + merges.txt or tokenizer.model.
+    """The tokenizer of a folder: tokenizer.json as it is, or made from tokenizer.model (SentencePiece or tiktoken, by its
+    content), vocab.json + merges.txt, tekken.json, tiktoken.model or a .tiktoken file, whichever is found first.
 
     `config` is config.json, `generation` generation_config.json (None or empty when absent). Raises Malformed K506 (no
     tokenizer), K507 (it does not load), K510 (LFS pointer), K511 (stop id outside the vocabulary), K512 (not JSON), Unsupported
-    K506 (tokenizer class), K508 (Unigram tokenizer.json), K509 (tokenizer.model).
+    K506 (tokenizer class), K508 (Unigram tokenizer.json), K509 (tokenizer.model), K514 (tekken.json and tiktoken files).
     """
     said = read_settings(path)
     text = _tokenizer_json(said, config)
@@ -38,7 +40,8 @@ def from_artifact(path: Path) -> TokenizerFiles:
 
 
 def _tokenizer_json(said: Settings, config: Mapping[str, Any]) -> str:
-    from uaii.frontend.tokenizer.sentencepiece_model import from_sentencepiece
+    from uaii.frontend.tokenizer import tekken, tiktoken
+    from uaii.frontend.tokenizer.sentencepiece_model import from_sentencepiece, refused
     from uaii.frontend.tokenizer.vocab_merges import from_vocab_merges
     folder, has_model = said.folder, (said.folder / "tokenizer.model").is_file()
     if (folder / "tokenizer.json").is_file():
@@ -53,17 +56,25 @@ def _tokenizer_json(said: Settings, config: Mapping[str, Any]) -> str:
         said.notes.append("tokenizer: tokenizer.model; tokenizer.json beside it is Unigram")
         return from_sentencepiece(said)
     if has_model and not (folder / "merges.txt").is_file():
+        path = folder / "tokenizer.model"
+        if tiktoken.is_tiktoken(path.read_bytes()):
+            return tiktoken.from_tiktoken(said, path, partial(refused, said), config)
         said.notes.append("tokenizer: tokenizer.model (SentencePiece)")
         return from_sentencepiece(said)
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         said.notes.append("tokenizer: vocab.json and merges.txt")
         return from_vocab_merges(said, config)
+    if (folder / tekken.NAME).is_file():
+        return tekken.from_tekken(said)
+    for path in (folder / "tiktoken.model", *sorted(folder.glob("*.tiktoken"))):
+        if path.is_file():
+            return tiktoken.from_tiktoken(said, path, partial(tekken.refused, said, name=path.name), config)
     raise _none(folder)
 
 
 def _none(folder: Path) -> Malformed:
-    found = [name for name in OTHER if (folder / name).exists()] + [p.name for p in sorted(folder.glob("*.tiktoken"))]
-    hint = f"{', '.join(dict.fromkeys(found))} is there, which uaii does not read yet: save the tokenizer as " \
+    found = [name for name in OTHER if (folder / name).exists()]
+    hint = f"{', '.join(found)} is there, which uaii does not read yet: save the tokenizer as " \
            "tokenizer.json; " if found else ""
     return Malformed("K506", f"no HF tokenizer found in {folder} (need tokenizer.json, vocab.json+merges.txt, or "
                      "tokenizer.model)", File(str(folder)), hint=hint + "token ids can be given without a tokenizer")

@@ -17,7 +17,6 @@ from uaii.ir.loc import File
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 UNIGRAM, BPE = 1, 2
-TIKTOKEN = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")
 PREFIXED = {"always": "every fragment between special tokens", "first": "the first fragment", "never": "nothing"}
 PROBES = ("Hello world", "The quick brown fox, 1234567890!", "def f(x):\n\treturn  x + 1\n\n", "a  b   c    d", " x", "x ",
           "Ünïcödé naïve café", "こんにちは世界", "안녕하세요", "Привет, мир", "مرحبا", "😀 👩‍👩‍👧", "ﬁ Ⅷ ½ ％ＡＢ",
@@ -69,8 +68,6 @@ def refused(said: Settings, what: str) -> Unsupported:
 
 
 def _parse(said: Settings, raw: bytes) -> Any:
-    if TIKTOKEN.match(raw) and base64.b64decode(raw.split(b" ", 1)[0], validate=True):
-        raise refused(said, "it holds tiktoken ranks, not a SentencePiece model")
     try:
         decode_error = import_module("google.protobuf.message").DecodeError
         proto = import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()

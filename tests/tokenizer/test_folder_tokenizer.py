@@ -51,7 +51,7 @@ def test_broken_tokenizer_json(tmp_path: Path, text: Any, code: str) -> None:
     assert isinstance(err, Malformed) and err.code == code
 
 
-@pytest.mark.parametrize("extra", [{}, {"tekken_json": {}}, {"tiktoken_model": "x"}])
+@pytest.mark.parametrize("extra", [{}, {"spiece_model": "x"}])
 def test_no_tokenizer_says_what_was_looked_for(tmp_path: Path, extra: dict[str, Any]) -> None:
     err = refusal(write_folder(tmp_path, **extra))
     assert err.says == NONE.format(tmp_path) and all(name.replace("_", ".") in err.hint for name in extra)

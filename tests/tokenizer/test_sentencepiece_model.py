@@ -77,7 +77,7 @@ def test_a_conversion_that_differs_is_refused(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("raw", "says"), [
-    (b"IQ== 0\nIg== 1\n", "it holds tiktoken ranks"), (b"\xff\xfe nonsense", "it is not a SentencePiece model"),
+    (b"IQ== 0\nIg== 1\n", "it holds the tiktoken ranks of an unnamed"), (b"\xff\xfe nonsense", "it is not a SentencePiece model"),
     (b"", "it is neither a BPE nor a Unigram model")])
 def test_other_files_of_that_name_are_refused(tmp_path: Path, raw: bytes, says: str) -> None:
     err = refusal(write_folder(tmp_path, tokenizer_model=raw))
