@@ -20,7 +20,7 @@ from uaii.frontend.open import open_checkpoint
 from uaii.frontend.tokenizer.source import stop_ids_of, tokenizer_of
 from uaii.ir.core import Graph
 from uaii.ir.diag import Usage
-from uaii.ir.ops import DynamicFreqs, Gqa
+from uaii.ir.ops import DynamicFreqs, Gqa, LengthFreqs
 from uaii.passes.base import Entry, run
 from uaii.passes.pipelines import pipeline
 from uaii.record import LOWER, Step, first_step, record, step
@@ -117,6 +117,7 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
             "kv_in_place": all(isinstance(op, Gqa) for op in done.graph.ops if any(
                 r.name.startswith("present.") for r in op.results)),
             "whole_prompt": any(isinstance(op, DynamicFreqs) for op in done.graph.ops),
+            "rope_switch": next((op.limit for op in done.graph.ops if isinstance(op, LengthFreqs)), None),
             "stop_ids": list(stop_ids),
             "tokenizer": notes, "notes": done.lowered.build.notes,
         })

@@ -41,8 +41,9 @@ def first_step(graph: Graph) -> Step:
 
 
 def step(name: str, why: str, before: Step, graph: Graph, entries: Sequence[Entry]) -> Step:
-    """The step of a pass that left `graph` and wrote `entries`."""
-    applied = sum(e.applied for e in entries)
+    """The step of a pass that left `graph` and wrote `entries`; a reason that all of them give is its sentence."""
+    applied, said = sum(e.applied for e in entries), {e.says for e in entries if e.applied}
+    why = said.pop() if len(said) == 1 else why
     return Step(str(graph.stage), name, why, applied, len(entries) - applied, before.ops, len(graph.ops),
                 len(graph.weights), measure.read_per_token(graph))
 

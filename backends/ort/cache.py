@@ -28,7 +28,8 @@ class Slot:
 class Cache(ABC):
     """The state of `batch` sequences: per row the token ids that the keys and values stand for.
 
-    `ids[row]` is the row's history; only tokens in it are ever attended. Not to be shared by two threads at a time;
+    `ids[row]` is the row's history; only tokens in it are ever attended. `far[row]` says that its keys are rotated for a text
+    beyond the manifest's `rope_switch`. Not to be shared by two threads at a time;
     caches of one session are independent. `limit` is the longest length in tokens.
     """
 
@@ -37,6 +38,7 @@ class Cache(ABC):
             raise Usage("S610", f"a cache needs at least one row, not {batch!r}")
         self.slots, self.limit = tuple(slots), limit
         self.ids: list[list[int]] = [[] for _ in range(batch)]
+        self.far = [False] * batch
 
     @property
     def batch(self) -> int:
@@ -125,7 +127,7 @@ class SharedCache(Cache):
         self.bound = None
         for i, buffer in enumerate(self.buffers):
             self.buffers[i] = self._value(np.ascontiguousarray(buffer.numpy()[list(rows)]))
-        self.ids = [self.ids[row] for row in rows]
+        self.ids, self.far = [self.ids[row] for row in rows], [self.far[row] for row in rows]
 
     def binding(self, session: onnxruntime.InferenceSession, row: int | None) -> onnxruntime.IOBinding:
         """A binding with the keys and values of one row (None: of all rows); kept until the buffers move."""

@@ -83,10 +83,10 @@ class Generation(Iterator[Step]):
         start = time.perf_counter()
         if not self._begun:
             self._begun = True
-            if self._session.manifest.whole_prompt:
-                self._cache.rewind(0)
-            else:
-                self._reused = self._cache.reuse(sequence.prompt)
+            self._reused = 0 if self._session.manifest.whole_prompt else self._cache.reuse(sequence.prompt)
+            if not self._session.continues(self._cache, len(sequence.prompt)):
+                self._reused = 0
+            self._cache.rewind(self._reused)
             logits = self._session.prefill(sequence.prompt[self._reused:], self._cache)
             self._prefill = time.perf_counter() - start
             if sequence.finish_reason:

@@ -16,17 +16,19 @@ from uaii.backends.ort.manifest import GRAPH, NAME, Manifest
 from uaii.ir.diag import Diagnostic, Malformed, Unsupported
 from uaii.ir.loc import File
 
-KEEP = "num_logits_to_keep"
+KEEP, LENGTH = "num_logits_to_keep", "rope_length"
 NUMPY: dict[str, np.dtype[Any]] = {"tensor(float)": np.dtype(np.float32), "tensor(float16)": np.dtype(np.float16)}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The graph's shape for the runner: cached tensors, logits' type, and whether it can return only the last ones."""
+    """The graph's shape for the runner: cached tensors, logits' type, whether it can return only the last ones, and whether
+    it is told the length of a text that runs in parts."""
 
     slots: tuple[Slot, ...]
     logits: np.dtype[Any]
     keeps: bool
+    told: bool
 
 
 def load(folder: Path, files: dict[str, int], options: onnxruntime.SessionOptions,
@@ -88,8 +90,10 @@ def layout(session: onnxruntime.InferenceSession, manifest: Manifest) -> Layout:
     width = outputs["logits"].shape[-1]
     if isinstance(width, int) and width != manifest.vocab_size:
         raise _differs("vocab_size", manifest.vocab_size, width)
-    keeps = any(node.name == KEEP for node in session.get_overridable_initializers())
-    return Layout(slots, _numpy(outputs["logits"]), keeps)
+    optional = {node.name for node in session.get_overridable_initializers()}
+    if (manifest.rope_switch is not None) != (LENGTH in optional):
+        raise _differs("rope_switch", manifest.rope_switch, f"{'an' if LENGTH in optional else 'no'} input {LENGTH}")
+    return Layout(slots, _numpy(outputs["logits"]), KEEP in optional, LENGTH in optional)
 
 
 def _agree(side: str, missing: set[str], unknown: set[str]) -> None:

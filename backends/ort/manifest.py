@@ -22,7 +22,9 @@ class Manifest:
     `kv_heads` and `head_dim` are None when the layers differ; the graph's own shapes are the truth then.
     `kv_in_place` says that past and present of a layer may be one buffer. `whole_prompt` says that a token's logits
     depend on how long its own call makes the sequence (rope of type dynamic), so a prompt runs alone and in one call;
-    absent means false. `files` are names and sizes in bytes.
+    absent means false. `rope_switch` is the length in tokens beyond which all keys of a text are rotated otherwise (rope
+    of type longrope), so that a cache serves one side of it; None means that there is none. `files` are names and sizes in
+    bytes.
     """
 
     family: str
@@ -34,6 +36,7 @@ class Manifest:
     head_dim: int | None
     kv_in_place: bool
     whole_prompt: bool
+    rope_switch: int | None
     stop_ids: tuple[int, ...]
     files: dict[str, int]
 
@@ -57,7 +60,7 @@ def read_manifest(folder: Path, *, hashes: bool = False) -> Manifest:
     return Manifest(entry.text("family"), entry.text("target"), entry.integer("context_length", 1), vocab,
                     entry.integer("layers", 1), entry.optional("kv_heads"), entry.optional("head_dim"),
                     entry.flag("kv_in_place"), "whole_prompt" in raw and entry.flag("whole_prompt"),
-                    entry.ids("stop_ids", vocab), files)
+                    entry.optional("rope_switch"), entry.ids("stop_ids", vocab), files)
 
 
 def _incomplete(folder: Path, notes: list[str]) -> Malformed:

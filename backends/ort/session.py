@@ -20,7 +20,7 @@ import onnxruntime
 
 from uaii.backends.ort import device as devices
 from uaii.backends.ort.cache import Cache, GrowingCache, SharedCache
-from uaii.backends.ort.graph import KEEP, layout, load, out_of_memory
+from uaii.backends.ort.graph import KEEP, LENGTH, layout, load, out_of_memory
 from uaii.backends.ort.manifest import GRAPH, Manifest, read_manifest
 from uaii.ir.diag import Diagnostic, Internal, Malformed, Unsupported, Usage
 from uaii.ir.loc import File
@@ -91,7 +91,8 @@ class Session:
         """Run new tokens [B,S] after what the cache holds and return the last `keep_logits` logits, float32 [B,k,V].
 
         `keep_logits` 0 returns all S. `mask` [B,T], T = longest length after the step, is 1 where a row has a token:
-        ones then zeros; None means that every new token is real. `row` runs one row of the cache (B = 1).
+        ones then zeros; None means that every new token is real. `row` runs one row of the cache (B = 1). A row that grows
+        beyond the manifest's `rope_switch` is run again whole, once, for its cached keys are rotated otherwise.
         Raises Usage S611 (ids), S612 (past the context), S614 (a padding that the kernel would get wrong), Malformed
         S615 (NaN or infinite logits), Internal S616 (onnxruntime failed), Unsupported S617 (memory).
         """
@@ -107,25 +108,46 @@ class Session:
         longest = int(total.max())
         if longest > self.context_length:
             raise Usage("S612", f"{longest} tokens do not fit the context of {self.context_length}")
+        rows = list(range(cache.batch)) if row is None else [row]
+        if not all(self.continues(cache, int(n), r) for n, r in zip(total, rows, strict=True)):
+            parts = zip(ids, total - past, rows, strict=True)
+            return np.stack([self.prefill(line[:n], cache, row=r, keep_logits=keep_logits) for line, n, r in parts])
+        return self._step(ids, total, cache, keep_logits, row, longest if len(rows) == 1 else 0)
+
+    def continues(self, cache: Cache, total: int, row: int = 0) -> bool:
+        """Whether the keys that the cache's row holds serve a text of `total` tokens; `step` and `prefill` run the row again
+        whole where they do not. transformers' generate drops the cache there too (modeling_phi3.py)."""
+        switch = self.manifest.rope_switch
+        return switch is None or not cache.lengths[row] or cache.far[row] == (total > switch)
+
+    def _step(self, ids: Ids, total: Ids, cache: Cache, keep: int, row: int | None, length: int) -> Logits:
+        """One run to row lengths `total`; `length` is what the text comes to when this is a part of it, 0 if unknown."""
+        longest = int(total.max())
         cache.reserve(longest)
         binding = cache.binding(self._session, row)
         full = (np.arange(longest) < total[:, None]).astype(np.int64)
-        logits = self._run(binding, ids, full, keep_logits)
-        fresh = total - past
+        logits = self._run(binding, ids, full, keep, length)
+        rows = list(range(cache.batch)) if row is None else [row]
+        fresh = [int(n) - cache.lengths[r] for n, r in zip(total, rows, strict=True)]
         cache.advance(binding, row, [line[:n].tolist() for line, n in zip(ids, fresh, strict=True)])
+        for n, r in zip(total, rows, strict=True):
+            cache.far[r] = self.manifest.rope_switch is not None and max(int(n), length) > self.manifest.rope_switch
         return logits
 
-    def _run(self, binding: onnxruntime.IOBinding, ids: Ids, mask: Ids, keep: int) -> Logits:
+    def _run(self, binding: onnxruntime.IOBinding, ids: Ids, mask: Ids, keep: int, length: int) -> Logits:
         count = ids.shape[1]
         kept = keep if 0 < keep < count else count
         made = kept if self._layout.keeps else count
         out = np.empty((ids.shape[0], made, self.vocab_size), self._layout.logits)
-        scalar = np.array(kept, np.int64)  # onnxruntime borrows the arrays: they must live until the run is over
+        # onnxruntime borrows the arrays: they must live until the run is over
+        scalars = np.array(kept, np.int64), np.array(length, np.int64)
         value = onnxruntime.OrtValue.ortvalue_from_numpy
         binding.bind_ortvalue_input("input_ids", value(ids))
         binding.bind_ortvalue_input("attention_mask", value(mask))
         if self._layout.keeps:
-            binding.bind_ortvalue_input(KEEP, value(scalar))
+            binding.bind_ortvalue_input(KEEP, value(scalars[0]))
+        if self._layout.told:
+            binding.bind_ortvalue_input(LENGTH, value(scalars[1]))
         binding.bind_ortvalue_output("logits", value(out))
         try:
             self._session.run_with_iobinding(binding)
@@ -148,24 +170,29 @@ class Session:
 
     def prefill(self, ids: Sequence[int] | Ids, cache: Cache, *, row: int | None = None,
                 keep_logits: int = 1) -> Logits:
-        """Run a prompt [S] in chunks after what the cache's row holds; logits of the last token [1,V], or of all [S,V].
+        """Run a prompt [S] in chunks after what the cache's row holds; the last `keep_logits` logits [k,V], all [S,V] for 0.
 
-        `keep_logits` is 1 or 0 (all). The chunk is 512 tokens and shrinks past 8192 tokens of context, so that the
+        The chunk is 512 tokens and shrinks past 8192 tokens of context, so that the
         attention scores of one run stay bounded; results do not depend on it (a manifest's `whole_prompt` says where they
         would, and the prompt is one chunk). Errors as `step`.
         """
-        line = self.checked(ids)[None]
+        line, at = self.checked(ids), row or 0
+        kept = min(keep_logits, len(line)) or len(line)
+        total = cache.lengths[at] + len(line)
+        if total > self.context_length:
+            raise Usage("S612", f"{total} tokens do not fit the context of {self.context_length}")
+        if not self.continues(cache, total, at):
+            line = np.array([*cache.ids[at], *line], np.int64)
+            cache.rewind(0, at)
+        cache.reserve(total)
         parts: list[Logits] = []
-        held = cache.lengths[row or 0]
-        if held + line.shape[1] > self.context_length:
-            raise Usage("S612", f"{held + line.shape[1]} tokens do not fit the context of {self.context_length}")
-        cache.reserve(held + line.shape[1])
-        while line.shape[1]:
-            size = max(64, min(CHUNK, SCORES // (cache.lengths[row or 0] + CHUNK)))
-            size = line.shape[1] if self.manifest.whole_prompt else size
-            logits = self.step(line[:, :size], None, cache, keep_logits, row)[0]
-            parts = [*parts, logits] if keep_logits == 0 else [logits]
-            line = line[:, size:]
+        while len(line):
+            held = cache.lengths[at]
+            size = max(64, min(CHUNK, SCORES // (held + CHUNK)))
+            part, line = np.split(line, [len(line) if self.manifest.whole_prompt else size])
+            wanted = min(kept - len(line), len(part))
+            logits = self._step(part[None], np.array([held + len(part)]), cache, max(wanted, 1), row, total)[0]
+            parts += [logits] if wanted > 0 else []
         return np.concatenate(parts)
 
     def logits(self, ids: Sequence[int] | Ids) -> Logits:

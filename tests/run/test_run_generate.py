@@ -182,7 +182,7 @@ def test_text_that_could_still_become_a_stop_string_waits() -> None:
 
 
 def test_ctrl_c_keeps_what_there_is(counting: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, calls = counting.step, []
+    step, calls = counting._step, []
 
     def interrupted(*rest: object) -> np.ndarray:
         calls.append(1)
@@ -190,7 +190,7 @@ def test_ctrl_c_keeps_what_there_is(counting: Session, monkeypatch: pytest.Monke
             raise KeyboardInterrupt
         return step(*rest)
 
-    monkeypatch.setattr(counting, "step", interrupted)
+    monkeypatch.setattr(counting, "_step", interrupted)
     cache = counting.cache()
     text = Pieces("0123456789", late=1)
     generation = generate(counting, [1], max_new_tokens=20, text=text, cache=cache)

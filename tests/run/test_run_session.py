@@ -74,13 +74,13 @@ def test_chunks_give_the_same_logits(pair: tuple[Session, Tiny]) -> None:
 def test_chunk_sizes(shared: tuple[Session, Tiny], monkeypatch: pytest.MonkeyPatch) -> None:
     session, _ = shared
     sizes: list[int] = []
-    step = session.step
+    step = session._step
 
     def spy(ids: np.ndarray, *rest: object) -> np.ndarray:
         sizes.append(ids.shape[1])
         return step(ids, *rest)
 
-    monkeypatch.setattr(session, "step", spy)
+    monkeypatch.setattr(session, "_step", spy)
     session.logits([1] * 1100)
     assert sizes == [512, 512, 76]
     sizes.clear()
