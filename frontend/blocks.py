@@ -64,15 +64,16 @@ def heads(b: Build, c: Any, h: Value, i: int, bias: Any) -> tuple[Value, Value, 
     return q, k, v
 
 
-def rotated_heads(b: Build, c: Any, h: Value, i: int, step: Step, rope: Rope, bias: Any) -> tuple[Value, Value, Value]:
+def rotated_heads(b: Build, c: Any, h: Value, i: int, step: Step, rope: Rope, bias: Any,
+                  interleaved: bool = False) -> tuple[Value, Value, Value]:
     """q, k, v as heads [B,S,n,d], q and k rotated over the rotary width."""
     q, k, v = heads(b, c, h, i, bias)
-    return rotated(b, c, q, step, rope), rotated(b, c, k, step, rope), v
+    return rotated(b, c, q, step, rope, interleaved), rotated(b, c, k, step, rope, interleaved), v
 
 
-def rotated(b: Build, c: Any, x: Value, step: Step, rope: Rope) -> Value:
-    """Heads [B,S,n,d] rotated over the rotary width."""
-    return b.rope(x, rope, step.positions, c.rotary_dim)
+def rotated(b: Build, c: Any, x: Value, step: Step, rope: Rope, interleaved: bool = False) -> Value:
+    """Heads [B,S,n,d] rotated over the rotary width, in pairs of halves or, `interleaved`, of neighbours."""
+    return b.rope(x, rope, step.positions, c.rotary_dim, interleaved)
 
 
 def gated_mlp(b: Build, x: Value, i: int, width: int, act: str, bias: Any = None) -> Value:

@@ -11,12 +11,12 @@ from typing import Any
 
 from uaii.frontend.checkpoint import Checkpoint
 from uaii.frontend.config import Config
-from uaii.frontend.llama3_divisors import recover
 from uaii.frontend.rope import Rope
+from uaii.frontend.rope_divisors import divided
 from uaii.frontend.tensors import At, Where
 from uaii.ir import loc as L
 from uaii.ir import ops
-from uaii.ir.core import Builder, Graph, Op, Value, Weight
+from uaii.ir.core import Builder, Graph, Input, Op, Value, Weight
 from uaii.ir.diag import Malformed, Unsupported
 from uaii.ir.known import origin, plain
 from uaii.ir.recipe import Recipe, make
@@ -156,30 +156,23 @@ class Build(Builder):
             return ops.LayerNorm(x, w, shift, eps=eps, offset=offset).out
 
     def rope(self, x: Value, rope: Rope, positions: Value, dim: int, interleaved: bool = False) -> Value:
-        """Rotates the first `dim` features; a stored `rope_freqs` tensor divides the frequencies."""
-        divisors = self.optional("rope_freqs", plain(dim) // 2) if "rope_freqs" in self.tensors else None
-        if rope.scaling is not None and divisors is not None:
-            raise Malformed("F108", f"the checkpoint scales rope twice: {rope.scaling.kind} and a rope_freqs tensor", rope.loc)
-        if divisors is not None:
-            self._llama3(divisors, rope, int(plain(dim)))
+        """Rotates the first `dim` features; tensors of divisors divide the frequencies where the checkpoint stores some."""
+        divisors, longer, scaling = divided(self, rope, int(plain(dim)))
+        follows = scaling is not None and scaling.kind == "longrope" and longer is None
         with self.scope("rope"):
-            op = ops.Rope(x, positions, None, divisors, theta=rope.theta, dim=dim, interleaved=interleaved,
-                          scaling=rope.scaling, magnitude=rope.magnitude)
-            if rope.scaling is not None:
+            op = ops.Rope(x, positions, None, divisors, longer, self._length() if follows else None, theta=rope.theta, dim=dim,
+                          interleaved=interleaved, scaling=scaling, magnitude=rope.magnitude)
+            if scaling is not None:
                 object.__setattr__(op, "attr_locs", {**op.attr_locs, "scaling": rope.loc})
             return op.out
 
-    def _llama3(self, divisors: Weight, rope: Rope, dim: int) -> None:
-        """Says which llama3 scaling the stored divisors are; a tensor that is none is refused."""
-        (name,) = divisors.recipe.loads or ("",)
-        if name and not self.llama3:
-            stored = self.ckpt.tensors[name]
-            if stored.type.elem != "f32":
-                raise Unsupported("T204", f"tensor {name} is {stored.type}: frequency divisors are read in F32 only",
-                                  L.Stored(stored.file.name, name))
-            self.llama3 = recover(self.ckpt.read(name), plain(rope.theta), dim, L.Stored(stored.file.name, name))
-            said = ", ".join(f"{k} {v:g}" for k, v in self.llama3.items())
-            self.notes.append(f"rope_freqs is llama3 scaling with {said}")
+    def _length(self) -> Input:
+        """The optional input that states how long a text becomes that runs in parts; 0 leaves it to the part."""
+        found = next((v for v in self.graph.inputs if v.name == "rope_length"), None)
+        if found is None:
+            found = Input(Tensor("i64", ()), "rope_length", default=0)
+            self.graph.inputs.append(found)
+        return found
 
     # --- the account
 

@@ -67,6 +67,24 @@ def qkv_rows(c: Any) -> tuple[int, int, int]:
     return c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim
 
 
+def fused_qkv(hf: str) -> dict[str, Where]:
+    """q, k, v as rows of one tensor, in a GGUF alone too; llama.cpp's converter leaves their order."""
+    alone = projections(permuted=False)
+    return {f"attn.{n}{ending}": where(At(f"{LAYER}{hf}.{word}", (Rows(i, qkv_rows),)), alone[f"attn.{n}{ending}"].gguf)
+            for i, n in enumerate("qkv") for ending, word in ENDINGS}
+
+
+def ffn_rows(c: Any) -> tuple[int, int]:
+    """Rows of gate and up where they are stacked in one tensor."""
+    return c.ffn, c.ffn
+
+
+def fused_gate_up(hf: str = "mlp.gate_up_proj", gguf: str = "ffn_up") -> dict[str, Where]:
+    """gate and up as rows of one tensor."""
+    return {f"ffn.{n}": where(*(At(f"{stem}.weight", (Rows(i, ffn_rows),)) for stem in (LAYER + hf, f"blk.{{i}}.{gguf}")))
+            for i, n in enumerate(("gate", "up"))}
+
+
 def projections(*, permuted: bool, hf: str = "self_attn.{}_proj") -> dict[str, Where]:
     """q, k, v, each alone or as rows of a GGUF's fused attn_qkv; `permuted` if llama.cpp's converter reorders q and k."""
     out: dict[str, Where] = {}

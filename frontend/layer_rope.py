@@ -84,7 +84,7 @@ class LayerRopeKeys(Entry):
     def _one(c: Config, kind: str, t: LayerRope, record: Mapping[str, Any]) -> Rope:
         flat = c.raw(t.scaling) if t.scaling else None
         if t.scaling is None or not flat:
-            return RopeKeys.stated(c, record, NESTED if record else t.scaling or NESTED, t.base, t.theta)
+            return RopeKeys(t.theta, t.base).stated(c, record, NESTED if record else t.scaling or NESTED)
         if not isinstance(flat, Mapping):
             raise Malformed("F104", f"{t.scaling} must be an object, is {flat!r}", c.at(t.scaling))
         if record:
@@ -94,7 +94,7 @@ class LayerRopeKeys(Entry):
             raise Malformed("F108", f"{t.scaling} has no rope_type", c.at(t.scaling),
                             why=f"the reference implementation of {c.family} does not read the older spelling `type` and "
                             "leaves the rotation unscaled", hint="say rope_type, or remove the record")
-        return RopeKeys.stated(c, flat, t.scaling, t.base, t.theta)
+        return RopeKeys(t.theta, t.base).stated(c, flat, t.scaling)
 
 
 def _example() -> str:

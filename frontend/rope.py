@@ -14,18 +14,25 @@ from uaii.ir.ops import RopeScaling
 
 BASE = Kind("a number above 1", lambda v: NUMBER.fits(v) and v > 1, float)
 FROM_ZERO = Kind("a number from 0", lambda v: NUMBER.fits(v) and v >= 0, float)
+FACTORS = Kind("a list of numbers above 0", lambda v: isinstance(v, list) and all(POSITIVE.fits(x) for x in v),
+               lambda v: tuple(map(float, v)))
 # kind -> its parameters: Kind of value, and the default (REQUIRED, or None for "absent means what the formula says").
-_ORIGINAL = "original_max_position_embeddings"
+ORIGINAL = "original_max_position_embeddings"
 PARAMS: dict[str, dict[str, tuple[Kind, Any]]] = {
     "default": {},
     "linear": {"factor": (POSITIVE, REQUIRED)},
     "dynamic": {"factor": (POSITIVE, REQUIRED)},
     "llama3": {"factor": (POSITIVE, REQUIRED), "low_freq_factor": (POSITIVE, REQUIRED),
-               "high_freq_factor": (POSITIVE, REQUIRED), _ORIGINAL: (LENGTH, None)},
-    "yarn": {"factor": (POSITIVE, None), _ORIGINAL: (LENGTH, None),
+               "high_freq_factor": (POSITIVE, REQUIRED), ORIGINAL: (LENGTH, None)},
+    "yarn": {"factor": (POSITIVE, None), ORIGINAL: (LENGTH, None),
              "beta_fast": (FROM_ZERO, None), "beta_slow": (FROM_ZERO, None), "attention_factor": (POSITIVE, None),
              "mscale": (FROM_ZERO, None), "mscale_all_dim": (FROM_ZERO, None), "truncate": (FLAG, True)},
+    "longrope": {"short_factor": (FACTORS, REQUIRED), "long_factor": (FACTORS, REQUIRED), ORIGINAL: (LENGTH, None),
+                 "factor": (POSITIVE, None), "attention_factor": (POSITIVE, None)},
 }
+# The word of a file -> the kind it means, in a family that says nothing else. transformers' generate carries one cache across
+# the lengths of longrope in all families but Phi's, so only Phi declares it.
+KINDS: Mapping[str, str] = {k: k for k in PARAMS if k != "longrope"}
 GGUF_THETA = 10000.0  # llama.cpp's base for every architecture whose file has none
 _ALWAYS = ("rope_type", "type", "rope_theta")
 _KNOWN = {*_ALWAYS, *(k for params in PARAMS.values() for k in params)}
@@ -49,12 +56,16 @@ def given(c: Config) -> tuple[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class Rope:
-    """What a layer's rotation is: base, scaling record, magnitude of cos and sin, and where each was said."""
+    """What a layer's rotation is: base, scaling record, magnitude of cos and sin, and where each was said.
+
+    `original` is the length of a GGUF's context before scaling, to which its short factors hold if it stores some.
+    """
 
     theta: float
     scaling: RopeScaling | None
     magnitude: float
     loc: L.Loc
+    original: int = 0
 
     def reach(self, limit: int) -> int:
         """The longest sequence it is for, from max_position_embeddings `limit`, which some kinds state before scaling."""
@@ -63,26 +74,31 @@ class Rope:
             case "linear" | "dynamic":
                 return max(limit, int(limit * params["factor"]))
             case "yarn":
-                return max(limit, int(params[_ORIGINAL] * params["factor"]))
+                return max(limit, int(params[ORIGINAL] * params["factor"]))
             case _:
                 return limit
 
 
 class RopeKeys(Entry):
-    """The keys of a family with one rotation for all layers.
+    """The keys of a family with one rotation for all layers, whose default base is `theta`.
+
+    `base` is the key of the base outside the rope record, `also` keys of the record that another entry reads, `kinds` the
+    words for a type that the family knows and what each means. `original` is what a silent top level means for the original
+    context, where the family's class has a default that hides the record's own.
 
     Source: transformers modeling_rope_utils (v4 `rope_scaling`, v5 `rope_parameters`); llama.cpp llama-hparams for GGUF.
     """
 
-    HF = ("rope_theta", "rope_scaling", "rope_parameters", _ORIGINAL)  # rope_theta must agree where `base` is another key
+    HF = ("rope_theta", "rope_scaling", "rope_parameters", ORIGINAL)  # rope_theta must agree where `base` is another key
     GGUF = ("rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear",
             "rope.scaling.original_context_length", "rope.scaling.attn_factor")
 
-    def __init__(self, theta: float, base: str = "rope_theta", also: tuple[str, ...] = ()) -> None:
-        self.theta, self.base, self.also = theta, base, also
+    def __init__(self, theta: float, base: str | None = "rope_theta", also: tuple[str, ...] = (),
+                 kinds: Mapping[str, str] = KINDS, original: int | None = None) -> None:
+        self.theta, self.base, self.also, self.kinds, self.original = theta, base, also, kinds, original
 
     def keys(self, fmt: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.base, *self.HF))) if fmt == "hf" else self.GGUF
+        return tuple(dict.fromkeys((*((self.base,) if self.base else ()), *self.HF))) if fmt == "hf" else self.GGUF
 
     def read(self, c: Config) -> Rope:
         return self._hf(c) if c.fmt == "hf" else self._gguf(c)
@@ -92,51 +108,42 @@ class RopeKeys(Entry):
         if any(isinstance(v, Mapping) for k, v in record.items() if k not in _KNOWN):
             raise Unsupported("F109", f"{c.family} has one rotation for all layers; {name} states one per layer type",
                               c.at(name), hint="this checkpoint needs a family with per-layer rope")
-        rope = self.stated(c, record, name, self.base, self.theta, self.also)
+        rope = self.stated(c, record, name)
         if c.has("rope_theta") and self.base != "rope_theta" and c.raw("rope_theta") != rope.theta:
             raise Malformed("F108", f"rope_theta={c.raw('rope_theta')} contradicts {self.base}, by which the base is "
                             f"{rope.theta}", L.join(c.at("rope_theta"), rope.loc), hint="remove the spelling that is wrong")
         return rope
 
-    @classmethod
-    def stated(cls, c: Config, record: Mapping[str, Any], name: str, base: str | None, default: float,
-               also: tuple[str, ...] = ()) -> Rope:
-        """The rotation that a record under the key `name` states; its base may stand under the key `base` instead.
-
-        `also` are keys of the record that another entry reads.
-        """
-        at = c.at(name)
-        kind = cls._kind(c, record, name)
+    def stated(self, c: Config, record: Mapping[str, Any], name: str) -> Rope:
+        """The rotation that a record under the key `name` states; its base may stand under the family's own key instead."""
+        at, base = c.at(name), self.base
+        kind = self._kind(c, record, name)
         theta_at = c.at(base) if base and "rope_theta" not in record else at
-        theta = record.get("rope_theta", c.raw(base) if base and c.has(base) else default)
+        theta = record.get("rope_theta", c.raw(base) if base and c.has(base) else self.theta)
         theta = known(BASE.check(theta, base or "rope_theta", c), theta_at)
-        if strange := [k for k in record if k not in (*PARAMS[kind], *_ALWAYS, *also)]:
+        if strange := [k for k in record if k not in (*PARAMS[kind], *_ALWAYS, *self.also)]:
             raise Unsupported("F101", f"{name}.{strange[0]} is not a parameter of rope type {kind}", at,
                               why="a key nobody reads can change the model's meaning without a trace")
-        return Rope(theta, cls._scaling(c, kind, record, name), 1.0, L.join(at, theta_at))
+        return Rope(theta, self._scaling(c, kind, record, name), 1.0, L.join(at, theta_at))
 
-    @staticmethod
-    def _kind(c: Config, record: Mapping[str, Any], name: str) -> str:
+    def _kind(self, c: Config, record: Mapping[str, Any], name: str) -> str:
         said = [record[k] for k in ("rope_type", "type") if record.get(k) is not None]
-        if len(set(map(str, said))) > 1:
+        if len({self.kinds.get(str(x), str(x)) for x in said}) > 1:
             raise Malformed("F108", f"{name} contradicts itself: rope_type={said[0]}, type={said[1]}", c.at(name),
                             hint="remove the spelling that is wrong")
         kind = said[0] if said else "default"
-        if not isinstance(kind, str) or kind not in PARAMS:
+        if not isinstance(kind, str) or kind not in self.kinds:
             raise Unsupported("F111", f"unsupported rope_scaling.type={kind}", c.at(name),
                               why="the rotation of every key and query depends on it",
-                              hint=f"known types: {', '.join(PARAMS)}")
-        return str(kind)
+                              hint=f"known types: {', '.join(self.kinds)}")
+        return self.kinds[kind]
 
-    @staticmethod
-    def _scaling(c: Config, kind: str, record: Mapping[str, Any], name: str) -> RopeScaling | None:
+    def _scaling(self, c: Config, kind: str, record: Mapping[str, Any], name: str) -> RopeScaling | None:
         if kind == "default":
             return None
         params: dict[str, Any] = {}
         for k, (legal, default) in PARAMS[kind].items():
-            value = record.get(k)
-            if k == _ORIGINAL and c.raw(_ORIGINAL) is not None:
-                value = c.raw(_ORIGINAL)  # transformers lets the top level win when it builds the model
+            value = record.get(k) if k != ORIGINAL else self._original(c, record, name)
             if value is None and default is REQUIRED:
                 raise Malformed("F102", f"{name} of type {kind} lacks {k!r}", c.at(name))
             if value is None:
@@ -149,11 +156,35 @@ class RopeKeys(Entry):
         limit = plain(c.__dict__["max_positions"])
         if kind == "dynamic":
             params["max_position_embeddings"] = limit
-        elif _ORIGINAL in PARAMS[kind]:
-            params.setdefault(_ORIGINAL, limit)
-        if kind == "yarn":
-            params.setdefault("factor", limit / params[_ORIGINAL])
+        elif ORIGINAL in PARAMS[kind]:
+            params.setdefault(ORIGINAL, limit)
+        if kind in ("yarn", "longrope"):
+            params.setdefault("factor", limit / params[ORIGINAL])
+        if kind == "longrope":
+            self._check_factors(c, params, name)
         return RopeScaling(kind, tuple(params.items()))
+
+    def _original(self, c: Config, record: Mapping[str, Any], name: str) -> Any:
+        """The original context: transformers lets the top level win when it builds the model."""
+        inside, outside = record.get(ORIGINAL), c.raw(ORIGINAL)
+        if self.original is None:
+            return inside if outside is None else outside
+        meant = self.original if outside is None else outside
+        if inside not in (None, meant):
+            raise Malformed("F108", f"{name}.{ORIGINAL}={inside} contradicts {ORIGINAL}, which is {meant}"
+                            f"{' when absent' if outside is None else ''} in {c.family}", L.join(c.at(name), c.at(ORIGINAL)),
+                            hint=f"state the original context once, as {ORIGINAL} outside {name}")
+        return meant
+
+    @staticmethod
+    def _check_factors(c: Config, params: Mapping[str, Any], name: str) -> None:
+        pairs = int(plain(c.__dict__["rotary_dim"])) // 2
+        for k in ("short_factor", "long_factor"):
+            if len(params[k]) != pairs:
+                raise Malformed("F108", f"{name}.{k} has {len(params[k])} factors, {pairs} pairs of each head are rotated",
+                                c.at(name))
+        if params[ORIGINAL] < 2:
+            raise Malformed("F104", f"{ORIGINAL} must be at least 2 for longrope", L.join(c.at(name), c.at(ORIGINAL)))
 
     def _gguf(self, c: Config) -> Rope:
         theta = known(BASE.check(c.raw("rope.freq_base"), "rope.freq_base", c) if c.has("rope.freq_base")
@@ -165,29 +196,32 @@ class RopeKeys(Entry):
         magnitude = known(1.0 if attn is None else POSITIVE.check(attn, "rope.scaling.attn_factor", c),
                           c.at("rope.scaling.attn_factor"))
         loc = L.join(c.at("rope.freq_base"), c.at("rope.scaling.type"), c.at("rope.scaling.factor"))
+        original = self._gguf_original(c)
+        kind = "linear" if kind == "longrope" and "longrope" in self.kinds else kind  # its factors are tensors
         match kind:
             case "none":
-                return Rope(theta, None, magnitude, loc)
+                return Rope(theta, None, magnitude, loc, original)
             case "linear":
                 scaling = RopeScaling("linear", (("factor", factor),)) if factor != 1.0 else None
-                return Rope(theta, scaling, magnitude, loc)
+                return Rope(theta, scaling, magnitude, loc, original)
             case "yarn":
-                return Rope(theta, self._gguf_yarn(c, factor), magnitude, loc)
+                return Rope(theta, self._gguf_yarn(original, factor), magnitude, loc, original)
             case _:
                 raise Unsupported("F111", f"unsupported rope_scaling.type={kind}", c.at("rope.scaling.type"),
                                   hint="known types in a GGUF: none, linear, yarn, and llama3 as a rope_freqs tensor")
 
     @staticmethod
-    def _gguf_yarn(c: Config, factor: float) -> RopeScaling:
-        """llama.cpp's YaRN for an architecture that reads no betas: 32 and 1, truncated range, magnitude 1 + 0.1 ln s."""
+    def _gguf_original(c: Config) -> int:
         original = c.raw("rope.scaling.original_context_length") or plain(c.__dict__["max_positions"])
-        return RopeScaling("yarn", (("factor", factor), (_ORIGINAL, int(LENGTH.check(original, "original_context_length", c))),
-                                    ("truncate", True)))
+        return int(LENGTH.check(original, "original_context_length", c))
+
+    @staticmethod
+    def _gguf_yarn(original: int, factor: float) -> RopeScaling:
+        """llama.cpp's YaRN for an architecture that reads no betas: 32 and 1, truncated range, magnitude 1 + 0.1 ln s."""
+        return RopeScaling("yarn", (("factor", factor), (ORIGINAL, original), ("truncate", True)))
 
 
-def rope_keys(theta: float, base: str = "rope_theta", also: tuple[str, ...] = ()) -> Any:
-    """Declares the rotation of a family whose default base is `theta`; it must follow `max_positions`.
-
-    `base` is the key of the base outside the rope record, `also` keys of the record that another entry reads.
-    """
-    return RopeKeys(theta, base, also)
+def rope_keys(theta: float, base: str = "rope_theta", also: tuple[str, ...] = (), kinds: Mapping[str, str] = KINDS,
+              original: int | None = None) -> Any:
+    """Declares the rotation of a family; it must follow `max_positions` and `rotary_dim`. See RopeKeys."""
+    return RopeKeys(theta, base, also, kinds, original)

@@ -50,7 +50,7 @@ def _run(model: Any, prompt: Sequence[int], by_length: bool) -> Run:
     row = prefill[-1]
     for _ in range(GREEDY):
         tokens.append(int(row.argmax()))
-        out = fresh(torch.tensor([tokens[-1:]]), cache=out.past_key_values, use_cache=True)
+        out = _forward(fresh, [*prompt, *tokens], out.past_key_values)
         row = out.logits[0, -1].numpy()
         decode.append(row)
     generated = copy.deepcopy(model).generate(torch.tensor([prompt]), max_new_tokens=GREEDY, do_sample=False)
@@ -61,8 +61,15 @@ def _run(model: Any, prompt: Sequence[int], by_length: bool) -> Run:
 
 def _stepwise(model: Any, ids: Sequence[int]) -> np.ndarray:
     past, rows = None, []
-    for token in ids:
-        out = model(torch.tensor([[token]]), cache=past, use_cache=True)
+    for count in range(1, len(ids) + 1):
+        out = _forward(model, ids[:count], past)
         past = out.past_key_values
         rows.append(out.logits[0, -1].numpy())
     return np.array(rows)
+
+
+def _forward(model: Any, ids: Sequence[int], past: Any) -> Any:
+    """The last token after `past`; all of them where longrope's factors change and generate drops the cache."""
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    again = rope.get("rope_type") == "longrope" and len(ids) == rope["original_max_position_embeddings"] + 1
+    return model(torch.tensor([ids if again else ids[-1:]]), cache=None if again else past, use_cache=True)
