@@ -76,6 +76,22 @@ def test_a_second_pull_fetches_nothing(bench: Bench) -> None:
     assert {p: p.stat().st_mtime_ns for p in (bench.here / "model").iterdir()} == before
 
 
+def test_a_second_pull_reads_no_weights(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.pull()
+    monkeypatch.setattr("uaii.frontend.hub.record.digest", lambda path: pytest.fail(f"{path} was read"))
+    assert bench.pull().exit_code == 0
+
+
+def test_killed_between_the_two_renames(bench: Bench) -> None:
+    bench.pull()
+    (bench.here / "model" / "mine.txt").write_text("mine")
+    (bench.here / "model").rename(bench.here / ".model.uaii-pull-old")
+    assert bench.pull().exit_code == 0
+    assert (bench.here / "model" / "mine.txt").read_text() == "mine"
+    assert bench.names() == sorted([*MODEL, "mine.txt"])
+    assert bench.hidden() == []
+
+
 @pytest.mark.parametrize("harm", ["removed", "cut", "changed"])
 def test_a_second_pull_mends_what_was_harmed(bench: Bench, harm: str) -> None:
     bench.pull()
@@ -206,7 +222,7 @@ def test_a_place_that_cannot_be_written(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x.safetensors", "/etc/x.safetensors", "a/../../x.safetensors", "a\\..\\x.safetensors",
-                                  "C:x.safetensors", "x\n.safetensors"])
+                                  "C:x.safetensors", "x\n.safetensors", "a//x.safetensors", "./x.safetensors"])
 def test_no_name_leaves_the_folder(bench: Bench, name: str) -> None:
     index = json.loads(bench.hub.files[INDEX])
     index["weight_map"]["evil"] = name

@@ -174,6 +174,13 @@ def test_a_web_page_that_calls_itself_a_file(bench: Bench) -> None:
     assert "web page" in refused(bench, "tokenizer.json")
 
 
+def test_a_web_page_under_a_name_that_could_hold_any_text(bench: Bench) -> None:
+    bench.hub.sizes = bench.hub.linked = False
+    bench.hub.files["merges.txt"] = b"a b"
+    bench.hub.faults["merges.txt"] = [instead(b"<!-- portal --> Sign in", Content_Type="text/html")]
+    assert "web page" in refused(bench, "merges.txt")
+
+
 def test_a_web_page_instead_of_the_listing(bench: Bench) -> None:
     bench.hub.faults["listing"] = [page]
     result = bench.pull("--format", "json")
