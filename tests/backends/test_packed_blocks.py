@@ -6,6 +6,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from random_blocks import HALVES
 
 from uaii.backends import recipes
 from uaii.backends.blocks import KINDS
@@ -15,8 +16,6 @@ from uaii.ir.types import BLOCKS, PACKINGS, Tensor
 
 Array = Any
 ROWS, COLS = 256, 512
-HALVES = {"q4_1": (0, 2), "q5_1": (0, 2), "q2_k": (80, 82), "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,),
-          "tq1_0": (52,), "tq2_0": (64,)}  # where a block's f16 numbers lie, if not at its start
 
 
 class One:

@@ -134,7 +134,8 @@ def _file(path: Path, names: Iterable[str], tensors: Mapping[str, tuple[str, np.
     serialize_file(specs, path, {"format": "pt"})
 
 
-def write_gguf(path: Path, arch: str, metadata: Mapping[str, Any], tensors: Arrays, *, alignment: int = 32, parts: int = 1) -> Path:
+def write_gguf(path: Path, arch: str, metadata: Mapping[str, Any], tensors: Arrays, *, alignment: int = 32,
+               parts: int = 1) -> Path:
     """A GGUF file in F32, or `parts` of about as many tensors each; the values' Python types choose u32, f32, string and so
     on, as llama.cpp's converter does. Returns the file, or the first part."""
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=-(-len(tensors) // parts) if parts > 1 else 0)
