@@ -193,6 +193,10 @@ def rope_freqs(theta: float, dim: int, kind: str, *params: float | bool) -> Tens
     return Tensor("f32", (dim // 2,))
 
 
+# Recipes that take less time to compute when the model is loaded than space to store.
+COMPUTED = ("rope_cos", "rope_sin")
+
+
 @_typed
 def rope_cos(freqs: Recipe, positions: int, magnitude: float) -> Tensor:
     """f32 [positions, dim/2]: magnitude * cos(position * freq), the angle in f32."""

@@ -25,6 +25,7 @@ from uaii.passes.base import Entry, run
 from uaii.passes.pipelines import pipeline
 from uaii.record import LOWER, Step, first_step, record, step
 
+NAMED = "additional_chat_templates"  # where transformers looks for them
 MAX_CONTEXT = 131072  # longer rotation tables are asked for with --context
 
 
@@ -141,6 +142,9 @@ def _write_text(temp: Path, done: Compiled, hparams: dict[str, Any], tok: Tokeni
         put("tokenizer_config.json", tok.config)
         if tok.template is not None:
             put("chat_template.jinja", tok.template)
+        for name, template in tok.templates.items():
+            (temp / NAMED).mkdir(exist_ok=True)
+            put(f"{NAMED}/{name}.jinja", template)
 
 
 def _summary(done: Compiled, tensors: list[dict[str, Any]], out: Path, seconds: float) -> dict[str, Any]:

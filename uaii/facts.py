@@ -86,7 +86,7 @@ def _rows(ckpt: Checkpoint) -> int | None:
 def ropes(c: Config, ckpt: Checkpoint) -> list[Facts]:
     """Each different rotation once: kind, base and the key that states it, parameters, number of layers that have it."""
     read = Counter(r for v in c.__dict__.values() for r in _each(v) if isinstance(r, Rope))
-    divisors = [n for n in ckpt.tensors if n.startswith("rope_freqs")]
+    divisors = [n for n in ckpt.tensors if n.startswith(("rope_freqs", "rope_factors"))]
     out = []
     for rope, layers in read.items():
         said = origin(rope.theta) or rope.loc

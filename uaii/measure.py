@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from uaii.ir.core import Graph, Op, Weight
 from uaii.ir.ops import Embedding, EmbeddingNBits, Gqa
+from uaii.ir.recipe import COMPUTED
 from uaii.ir.types import WIDTHS
 
 # Operands of which a decoding step reads one row, not the whole.
@@ -25,8 +26,8 @@ def read_per_token(graph: Graph) -> int:
 
 
 def stored(graph: Graph) -> int:
-    """Bytes of all weights together; views of another weight's bytes cost nothing."""
-    return sum(w.type.nbytes for w in graph.weights.values() if w.recipe.op != "view")
+    """Bytes of all weights together; views of another weight's bytes and what is computed at load cost nothing."""
+    return sum(w.type.nbytes for w in graph.weights.values() if w.recipe.op not in ("view", *COMPUTED))
 
 
 def cache_per_token(graph: Graph) -> int:

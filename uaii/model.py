@@ -1,7 +1,8 @@
 """An artifact ready to generate: session, tokenizer and chat template in one object."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from uaii.backends.ort.cache import Cache
 from uaii.backends.ort.padding import batch_logits
 from uaii.backends.ort.sampling import Sampling
 from uaii.backends.ort.session import Session
-from uaii.frontend import chat
+from uaii.frontend.chat_ids import Conversations
 from uaii.frontend.tokenizer.text import TextStream, Tokenizer
 from uaii.ir.diag import Unsupported
 from uaii.ir.loc import File
@@ -28,6 +29,7 @@ class Model:
         self.session, self.folder = session, session.folder
         has = (self.folder / "tokenizer.json").is_file()
         self._tokenizer = Tokenizer.from_artifact(self.folder) if has else None
+        self._conversations: Conversations | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -67,19 +69,43 @@ class Model:
         """float32 [len(ids), vocab], one row per prompt position."""
         return self.session.logits(ids)
 
+    @property
+    def conversations(self) -> Conversations:
+        """The chat templates with their tokenizer. Raises Unsupported K520 without a tokenizer."""
+        if self._conversations is None:
+            self._conversations = Conversations(self.tokenizer)
+        return self._conversations
+
     def render(self, messages: Messages, **options: Any) -> str:
-        """The conversation in the model's own chat template. Raises Unsupported K5xx when it ships none."""
-        tok = self.tokenizer
-        template = chat.choose(tok.files.template, tok.files.templates, options.get("tools"))
-        return chat.render(template, messages, bos_token=tok.bos_token, eos_token=tok.eos_token, **options)
+        """The conversation in the model's own chat template, in `tool_use` if `tools` are given and there is one.
 
-    def chat_ids(self, messages: Messages, **options: Any) -> list[int]:
-        """Token ids of a conversation; the template writes the special tokens, none is added."""
-        return self.tokenizer.encode(self.render(messages, **options), add_special=False)
+        Raises Unsupported K5xx when there is no template.
+        """
+        return self.conversations.render(messages, **options)
 
-    def chat(self, messages: Messages, *, max_new_tokens: int | None = None, sampling: Sampling | None = None) -> str:
-        """The assistant's next message."""
-        return self.start(self.chat_ids(messages), max_new_tokens=max_new_tokens, sampling=sampling).run().text
+    def chat_ids(self, messages: Messages, *, parse_special: bool = False, note: Callable[[str], None] | None = None,
+                 **options: Any) -> list[int]:
+        """Token ids of a conversation; the template writes the special tokens, none is added.
+
+        A control token in a message is plain text, so that no message ends its own turn, unless `parse_special`; either
+        way `note` is told of it (default: a Python warning). Options are the template's: tools, add_generation_prompt, ...
+        Raises as `render`, and Unsupported K536 when the template does not let such a token be plain text.
+        """
+        made = self.conversations.encode(messages, parse_special=parse_special, **options)
+        if made.found:
+            how = "parsed" if parse_special else "plain text; it can be parsed (--parse-special, parse_special=True)"
+            (note or _warn)(f"control token {', '.join(map(repr, made.found))} in a message is {how}")
+        return made.ids
+
+    def chat(self, messages: Messages, *, max_new_tokens: int | None = None, sampling: Sampling | None = None,
+             parse_special: bool = False, **options: Any) -> str:
+        """The assistant's next message; `options` as in `chat_ids`."""
+        ids = self.chat_ids(messages, parse_special=parse_special, **options)
+        return self.start(ids, max_new_tokens=max_new_tokens, sampling=sampling).run().text
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
 
 
 def load(folder: Path | str, threads: int | None = None, device: str = "auto") -> Model:

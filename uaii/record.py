@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from uaii import measure
+from uaii.backends.onnx.tables import plan
 from uaii.ir import loc as L
 from uaii.ir.core import Graph, Op, Value, Weight
 from uaii.ir.text import name_values, show_attr
@@ -49,7 +50,10 @@ def step(name: str, why: str, before: Step, graph: Graph, entries: Sequence[Entr
 
 
 def record(done: Compiled, nodes: Mapping[str, tuple[Op, L.Loc | None]]) -> dict[str, Any]:
-    """The part of the manifest that explains the artifact; `nodes` are the ONNX nodes' origins as the emitter noted them."""
+    """The part of the manifest that explains the artifact.
+
+    `nodes` are the ONNX nodes' origins as the emitter noted them; those that compute a weight at load are told from the graph.
+    """
     names = name_values(done.graph)
     return {
         "family": done.lowered.family.name, **done.lowered.hparams, "context_length": done.context,
@@ -58,7 +62,8 @@ def record(done: Compiled, nodes: Mapping[str, tuple[Op, L.Loc | None]]) -> dict
         "account": done.lowered.config.account(), "tensors": tensors(done),
         "pipeline": [vars(s) for s in done.steps], "journal": [vars(e) for e in done.journal],
         "weights": {k: weight(w) for k, w in done.graph.weights.items()},
-        "origins": {node: origin(op, names) for node, (op, _) in nodes.items()},
+        "origins": {**{node: computed(w) for node, w in plan(done.graph).made_for.items()},
+                    **{node: origin(op, names) for node, (op, _) in nodes.items()}},
     }
 
 
@@ -70,6 +75,12 @@ def origin(op: Op, names: Mapping[Value, str]) -> dict[str, Any]:
             "operands": {n: names[v] for n in op.operand_names if (v := getattr(op, n)) is not None}, "attrs": attrs,
             "passes": L.passes(op.loc), "from": _leaves(op.loc),
             "reads": [v.name for v in op.operands if isinstance(v, Weight)]}
+
+
+def computed(w: Weight) -> dict[str, Any]:
+    """A node that computes a weight: the same form as an op's origin."""
+    return {"value": w.name, "results": [f"@{w.name}: {w.type}"], "op": w.recipe.op, "operands": {}, "attrs": {},
+            "passes": L.passes(w.loc), "from": _leaves(w.loc), "reads": [w.name]}
 
 
 def weight(w: Weight) -> dict[str, Any]:

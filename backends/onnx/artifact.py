@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from uaii.ir.diag import Usage
@@ -54,11 +54,12 @@ def _refuse_foreign(out: Path) -> None:
         raise Usage("O701", f"{out} exists and is not a folder", File(str(out)), hint="choose another place with -o")
     if not out.exists():
         return
-    names = {p.name for p in out.iterdir()}
+    names = {p.relative_to(out).as_posix() for p in out.rglob("*")}
     known: set[str] = set()
     if MANIFEST in names:
         with suppress(ValueError, OSError, AttributeError, TypeError):
-            known = {MANIFEST, *json.loads((out / MANIFEST).read_text("utf-8")).get("files", {})}
+            listed = json.loads((out / MANIFEST).read_text("utf-8")).get("files", {})
+            known = {MANIFEST, *listed, *(parent.as_posix() for name in listed for parent in PurePosixPath(name).parents)}
     if strange := sorted(names - known):
         raise Usage("O701", f"{out} holds files that are not an artifact's: {', '.join(strange[:5])}", File(str(out)),
                     why="compiling replaces the folder whole", hint="move them away, or choose another place with -o")
@@ -85,7 +86,7 @@ def _alive(pid: int) -> bool:
 
 def _swap(temp: Path, out: Path) -> None:
     """rename() puts a folder in place whole; an old one is moved aside first, since a full folder is not replaced."""
-    for path in (*temp.iterdir(), temp):
+    for path in (*temp.rglob("*"), temp):
         _sync(path)
     old = Path(tempfile.mkdtemp(prefix=_prefix(out, os.getpid()), dir=out.parent))
     try:
@@ -109,9 +110,10 @@ def _sync(path: Path) -> None:
 def finish(temp: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Writes uaii.json last: every file with its size and sha256, and `complete`."""
     files = {}
-    for path in sorted(temp.iterdir()):
+    for path in sorted(p for p in temp.rglob("*") if p.is_file()):
         with path.open("rb") as f:
-            files[path.name] = {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(f, "sha256").hexdigest()}
+            digest = hashlib.file_digest(f, "sha256").hexdigest()
+        files[path.relative_to(temp).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
     whole = {"format": FORMAT, **manifest, "files": files, "complete": True}
     (temp / MANIFEST).write_text(json.dumps(whole, ensure_ascii=False, indent=1), "utf-8", errors="backslashreplace")
     return whole

@@ -148,8 +148,13 @@ def generate_batch(session: Session, prompts: Sequence[Sequence[int]], *, max_ne
     if texts is not None and len(texts) != len(prompts):
         raise Usage("S621", f"{len(texts)} text streams for {len(prompts)} prompts")
     request = Request.checked(session, max_new_tokens, stop_ids, ignore_eos, stop_strings, logprobs)
-    rows = [Continuation(session, prompt, request, sampling or Sampling(), texts[i] if texts else None)
-            for i, prompt in enumerate(prompts)]
+    return continue_rows(session, [Continuation(session, prompt, request, sampling or Sampling(), texts[i] if texts else None)
+                                   for i, prompt in enumerate(prompts)], on_step)
+
+
+def continue_rows(session: Session, rows: list[Continuation],
+                  on_step: Callable[[int, Step], None] | None = None) -> list[Result]:
+    """Continue sequences together to their ends, each with its own request and sampling; see `generate_batch`."""
     if not rows:
         return []
     report = on_step or (lambda row, step: None)
@@ -157,14 +162,14 @@ def generate_batch(session: Session, prompts: Sequence[Sequence[int]], *, max_ne
     cache = session.cache(len(rows)) if together else None
     if isinstance(cache, SharedCache):
         return _together(session, rows, cache, report)
-    return [_alone(session, row, i, report) for i, row in enumerate(rows)]
-
-
-def _alone(session: Session, sequence: Continuation, row: int, report: Callable[[int, Step], None]) -> Result:
-    generation = Generation(session, sequence, session.cache())
-    for step in generation:
-        report(row, step)
-    return generation.result
+    made: list[Result] = []
+    for i, row in enumerate(rows):
+        generation = Generation(session, row, session.cache())
+        if not made or made[-1].finish_reason != "interrupted":  # Ctrl-C is meant for all of them
+            for step in generation:
+                report(i, step)
+        made.append(generation.result)
+    return made
 
 
 def _together(session: Session, rows: list[Continuation], cache: SharedCache,

@@ -123,6 +123,6 @@ def test_the_rotation_is_of_the_files_base_over_the_whole_context(smollm2_artifa
     graph = onnx.load(smollm2_artifact.folder / "model.onnx", load_external_data=False).graph
     small = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer if not uses_external_data(t)}
     (freqs,) = (x for n, x in small.items() if n.startswith("rope/") and n.endswith("/freqs"))
-    np.testing.assert_allclose(freqs, [100000.0 ** (-np.arange(32) / 32)], rtol=1e-7)
+    np.testing.assert_allclose(freqs, 100000.0 ** (-np.arange(32) / 32), rtol=1e-7)
     assert small["rope/0/start"] == 0 and small["rope/0/stop"] == 8192 and small["rope/0/step"] == 1
     assert {n.name for n in graph.node} >= {"/weights/rope.cos/Cos", "/weights/rope.sin/Sin"}
