@@ -73,7 +73,7 @@ def _fact(name: str, value: Any) -> str:
 def _rope(ropes: list[dict[str, Any]]) -> list[str]:
     out = []
     for r in ropes:
-        parts = [r["kind"]] + [f"{k} {v}" for k, v in r["parameters"].items()]
+        parts = [r["kind"]] + [f"{k} of {len(v)}" if isinstance(v, tuple) else f"{k} {v}" for k, v in r["parameters"].items()]
         parts += [f"divided by tensor {n}" for n in r["divided_by"]] + ([f"{r['layers']} layers"] if r["layers"] else [])
         out += [f"rope={', '.join(parts)}", f"rope_base={_text(r['base'])} ({', '.join(r['from'])})"]
     return out or ["rope=none", "rope_base=none"]
