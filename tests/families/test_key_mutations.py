@@ -46,7 +46,7 @@ def _moved(case: Case, key: str, value: object, tmp_path: Path) -> float | str:
     except Diagnostic as error:
         assert error.exit_code in (3, 4), error
         return error.code
-    if key in ("max_position_embeddings", "n_positions") and reach != reach_after and not case.by_length:
+    if key in ("max_position_embeddings", "n_positions", "model_max_length") and reach != reach_after and not case.by_length:
         return "context"
     return parity.difference(after, before)
 
