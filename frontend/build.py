@@ -11,6 +11,7 @@ from typing import Any
 
 from uaii.frontend.checkpoint import Checkpoint
 from uaii.frontend.config import Config
+from uaii.frontend.misfits import head_widths, strangers
 from uaii.frontend.rope import Rope
 from uaii.frontend.rope_divisors import divided
 from uaii.frontend.tensors import At, Where
@@ -101,7 +102,7 @@ class Build(Builder):
             self.missing += lost
             return Weight(Tensor("f32", want), label, loc=L.File(self.ckpt.config_file))
         sizes = [o for d in shape if (o := origin(d)) is not None]
-        parts = [self._stored(n, shape_there[1:] if at.stack else shape_there, sizes) for n in names]
+        parts = [self._stored(n, name, shape_there[1:] if at.stack else shape_there, sizes) for n in names]
         recipe = make("reshape", make("concat", *parts), shape_there) if at.stack else parts[0]
         for undo in at.undo:
             recipe = undo.apply(recipe, want, self.c)
@@ -111,18 +112,23 @@ class Build(Builder):
         self.graph.weights[label] = made
         return made
 
-    def _stored(self, name: str, want: tuple[int, ...], sizes: list[L.Loc]) -> Recipe:
-        """A tensor of this shape, which follows from `sizes`. Raises Malformed T203 (shape), Unsupported T204 (type)."""
+    def _stored(self, name: str, part: str, want: tuple[int, ...], sizes: list[L.Loc]) -> Recipe:
+        """The tensor of the weight `part`, of this shape, which follows from `sizes`.
+
+        Raises Malformed T203 (shape), Unsupported T204 (type).
+        """
         stored = self.ckpt.tensors[name]
         loc = L.Stored(stored.file.name, name)
         if stored.type.shape != want:
             raise Malformed("T203", f"tensor {name} is {stored.type}, {self.family} needs {list(want)} here",
                             L.join(loc, *sizes),
-                            why="the sizes in the configuration and the stored tensors do not belong together",
+                            why=head_widths(self.c, part, want, stored.type.sizes)
+                            or "the sizes in the configuration and the stored tensors do not belong together",
                             hint=f"check the sizes in {self.c.file}, or that the weights are this model's")
         if stored.type.elem not in (*FLOATS, *BLOCKS):
-            raise Unsupported("T204", f"safetensors dtype {stored.type.elem.upper()} is not loaded. "
-                              "Convert this checkpoint to BF16.", loc)
+            says = (f"tensor {name} is {stored.type}, which is no weight" if self.ckpt.format == "gguf" else
+                    f"safetensors dtype {stored.type.elem.upper()} is not loaded. Convert this checkpoint to BF16.")
+            raise Unsupported("T204", says, loc)
         return make("load", name, stored.type)
 
     def optional(self, name: str, *shape: int, i: int | None = None, declared: Any = None) -> Weight | None:
@@ -189,7 +195,7 @@ class Build(Builder):
         if left:
             raise Malformed("T202", f"{self.family} does not use {_count(left)} of the checkpoint: {_list(left)}",
                             L.join(*(L.Stored(self.ckpt.tensors[n].file.name, n) for n in left[:8])),
-                            why="a tensor nobody reads is a part of the model that is left out",
+                            why="a tensor nobody reads is a part of the model that is left out", notes=strangers(left),
                             hint="the configuration and the weights disagree, or this is a variant that uaii does not know")
 
     def drop_reason(self, name: str) -> str | None:
@@ -197,13 +203,16 @@ class Build(Builder):
         return next((why for pattern, why in self.dropped.items() if re.fullmatch(pattern, name)), None)
 
     def _unknown_layout(self) -> Malformed:
-        first = list(self.ckpt.tensors)[:20]
-        return Malformed("T205", f"HF decoder layout not recognized under {self.ckpt.path}. First tensors: {', '.join(first)}. "
-                         "Expected e.g. model.layers.0.self_attn.q_proj.weight. See docs/huggingface_support.md"
-                         if self.ckpt.format == "hf" else
-                         f"GGUF layout not recognized in {self.ckpt.path.name}. First tensors: {', '.join(first) or 'none'}. "
-                         "Expected e.g. blk.0.attn_q.weight. See docs/gguf_support.md", L.File(str(self.ckpt.path)),
-                         hint="this file holds a vocabulary only" if not first else "")
+        path, first = self.ckpt.path, ", ".join(list(self.ckpt.tensors)[:20])
+        where = L.File(str(path))
+        if self.ckpt.format == "hf":
+            return Malformed("T205", f"HF decoder layout not recognized under {path}. First tensors: {first}. Expected e.g. "
+                             "model.layers.0.self_attn.q_proj.weight. See docs/huggingface_support.md", where)
+        if not first:
+            return Malformed("T205", f"{path.name} holds no tensors: it is a vocabulary or a header without its model", where,
+                             hint="uaii tokenize reads it; to compile, take the model's own file")
+        return Malformed("T205", f"GGUF layout not recognized in {path.name}. First tensors: {first}. Expected e.g. "
+                         "blk.0.attn_q.weight. See docs/gguf_support.md", where)
 
 
 def _count(names: list[str]) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from uaii.frontend.config import FLAG, LAYERS, LENGTH, REQUIRED, Config, key, scalar_of
+from uaii.frontend.config import COUNT, FLAG, LAYERS, LENGTH, REQUIRED, Config, key, scalar_of
 from uaii.frontend.rotary_width import rotary_width
 from uaii.frontend.tensors import At, Rows, Undo, Unpermute, Where, where
 from uaii.ir.known import plain
@@ -34,6 +34,8 @@ class DecoderConfig(Config):
     max_positions: int = key("max_position_embeddings", "context_length", LENGTH, default=2048, gguf_default=REQUIRED)
     rope: Any = None  # a family that rotates declares it
     tied: bool = key("tie_word_embeddings", kind=FLAG, default=False, gguf_default=True)
+    causal: bool = key((), "attention.causal", FLAG, default=True, one_of=(True,))
+    predicting: int = key((), "nextn_predict_layers", COUNT, default=0, one_of=(0,))  # layers at the end, for further tokens
 
     def context(self) -> int:
         limit = int(plain(self.max_positions))

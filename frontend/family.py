@@ -109,7 +109,11 @@ def _by_gguf(ckpt: Checkpoint) -> Family:
     arch = ckpt.metadata.get("general.architecture")
     if not isinstance(arch, str):
         raise Malformed("F122", f"{ckpt.path.name} does not say its general.architecture", L.File(ckpt.path.name))
-    table = registry()[2]
+    table, kind = registry()[2], ckpt.metadata.get("general.type", "model")
+    if kind != "model":
+        raise Unsupported("F121", f"{ckpt.path.name} is no model: its general.type is {json.dumps(kind)[:80]}",
+                          L.Key(ckpt.config_file, "general.type", json.dumps(kind)[:80]),
+                          hint="give the file of the model itself; adapters and projectors are not loaded")
     if arch not in table:
         raise Unsupported("F121", f"unsupported GGUF architecture: {arch}",
                           L.Key(ckpt.config_file, "general.architecture", f'"{arch}"'),

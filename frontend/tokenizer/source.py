@@ -23,12 +23,12 @@ def load_tokenizer(checkpoint: Checkpoint) -> TokenizerFiles:
 def tokenizer_of(checkpoint: Checkpoint) -> tuple[TokenizerFiles | None, list[str]]:
     """The checkpoint's tokenizer and its notes; None when it has none that uaii reads, since the model still runs on ids.
 
-    Raises Malformed K5xx when there is one and it is broken.
+    Raises Malformed K5xx when there is one and it is broken, Unsupported K502 or K504 for a GGUF's that llama.cpp refuses too.
     """
     try:
         made = load_tokenizer(checkpoint)
     except Diagnostic as err:
-        if not isinstance(err, Unsupported) and err.code != "K506":
+        if err.code not in ("K501", "K506") and (checkpoint.format == "gguf" or not isinstance(err, Unsupported)):
             raise
         return None, [f"no tokenizer: {err.says}"]
     return made, made.notes
