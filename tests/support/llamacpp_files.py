@@ -141,11 +141,11 @@ PER_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_le
 
 
 def _windowless(arch: str) -> bool:
-    return arch in ("llama", "qwen2", "qwen3", "smollm3", "granite", "olmo")
+    return arch in ("llama", "qwen2", "qwen3", "smollm3", "granite", "olmo", "phi3")
 
 
 def _defaults(base: File) -> dict[str, Any]:
-    """Removes every key that says what llama.cpp takes without it, and the caps and windows, which have defaults too."""
+    """Removes every key that says what llama.cpp takes without it, and the caps and windows, which mostly have defaults too."""
     keys = base.twin.keys(base.case, {})
     heads = keys["attention.head_count"]
     equal = keys["embedding_length"] // heads
@@ -153,6 +153,7 @@ def _defaults(base: File) -> dict[str, Any]:
     default = {"attention.head_count_kv": heads, "rope.freq_base": 10000.0, "rope.dimension_count": head}
     default |= dict.fromkeys(("attention.key_length", "attention.value_length"), equal)
     capped = ("attn_logit_softcapping", "final_logit_softcapping", "attention.sliding_window")
+    capped = () if base.twin.arch == "cohere2" else capped  # its window is demanded
     return dict.fromkeys([k for k in keys if k in capped or keys[k] == default.get(k)])
 
 

@@ -72,4 +72,5 @@ NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_att
          "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
 GGUF = Converted("command-r", NAMES, metadata, permuted=False, outside=OUTSIDE)
-GGUF_CASES = (SHORT, SHORT.set("head-norms", use_qk_norm=True, layer_norm_eps=0.5))
+# llama.cpp looks for the norms of heads in a model of 64 layers or more only
+GGUF_CASES = (SHORT, SHORT.set("as-plus", use_qk_norm=True, layer_norm_eps=0.5, num_hidden_layers=64))

@@ -80,13 +80,13 @@ MUTATIONS: dict[str, tuple[Config, Any]] = {
 def _metadata(c: Config) -> dict[str, Any]:
     """The converter states no scaling type; the factors are tensors, the magnitude a key."""
     longest, original, heads = c["max_position_embeddings"], c[ORIGINAL], c["num_attention_heads"]
-    scale = longest / original
-    return {"context_length": longest, "rope.scaling.original_context_length": original, "embedding_length": c["hidden_size"],
-            "feed_forward_length": c["intermediate_size"], "block_count": c["num_hidden_layers"], "attention.head_count": heads,
+    magnitude = np.sqrt(1 + np.log(longest / original) / np.log(original))
+    scaled = {"rope.scaling.original_context_length": original, "rope.scaling.attn_factor": float(magnitude)}
+    return {"context_length": longest, "embedding_length": c["hidden_size"], "feed_forward_length": c["intermediate_size"],
+            "block_count": c["num_hidden_layers"], "attention.head_count": heads,
             "attention.head_count_kv": c["num_key_value_heads"], "attention.layer_norm_rms_epsilon": c["rms_norm_eps"],
             "rope.dimension_count": int(c.get("partial_rotary_factor", 1.0) * c["hidden_size"]) // heads,
-            "rope.freq_base": c["rope_theta"],
-            "rope.scaling.attn_factor": float(np.sqrt(1 + np.log(scale) / np.log(original))) if scale > 1 else 1.0}
+            "rope.freq_base": c["rope_theta"], **(scaled if c["rope_scaling"] else {})}
 
 
 def _factored(case: Case) -> Arrays:
@@ -107,5 +107,5 @@ OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_
 GGUF = Converted("phi3", NAMES, _metadata, permuted=False, outside=OUTSIDE, changed=_factored, broken=_rolled)
 WITHIN = SHORT.set("within", rope_scaling={"type": "longrope", **FACTORS})
 BEYOND = WITHIN.set("beyond", **{ORIGINAL: 32})
-GGUF_CASES = (WITHIN, BEYOND, SHORT, BEYOND.set("share", rope_scaling={"type": "longrope", **SHARE}, partial_rotary_factor=0.75,
+GGUF_CASES = (SHORT, WITHIN, BEYOND, BEYOND.set("share", rope_scaling={"type": "longrope", **SHARE}, partial_rotary_factor=0.75,
                                                 tie_word_embeddings=True))
