@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from uaii.cli.run import read
+from uaii.cli.run import objects, read
 from uaii.cli.shell import FORMAT, data, guarded, talk
-from uaii.ir.diag import Malformed, Usage
-from uaii.ir.loc import File
+from uaii.ir.diag import Usage
 
 
 @click.command()
@@ -25,7 +24,7 @@ from uaii.ir.loc import File
 def main(model: Path, text: str | None, file: Path | None, no_special: bool, no_parse_special: bool, decode: bool,
          chat_file: Path | None, fmt: str) -> None:
     """Show how MODEL (a folder, a .gguf file or an artifact) reads TEXT."""
-    from uaii.frontend import chat
+    from uaii.frontend.chat_ids import Conversations
     from uaii.frontend.tokenizer.source import open_tokenizer
 
     tok = open_tokenizer(model)
@@ -39,8 +38,8 @@ def main(model: Path, text: str | None, file: Path | None, no_special: bool, no_
             click.echo(said)
         return
     if chat_file is not None:
-        rendered = chat.render(tok.files.template, _messages(chat_file), bos_token=tok.bos_token, eos_token=tok.eos_token)
-        ids = tok.encode(rendered, add_special=False)
+        messages = objects(chat_file, "messages", '[{"role": "user", "content": "Hello"}]')
+        ids = Conversations(tok).encode(messages, parse_special=not no_parse_special).ids
     else:
         ids = tok.encode(text if text is not None else read(file), add_special=not no_special,
                          parse_special=not no_parse_special)
@@ -59,16 +58,3 @@ def _ids(text: str) -> list[int]:
         return [int(x) for x in text.replace(",", " ").split()]
     except ValueError:
         raise Usage("U033", f"--decode takes ids with commas between, not {text[:60]!r}") from None
-
-
-def _messages(path: Path) -> list[dict[str, object]]:
-    try:
-        messages = json.loads(path.read_text("utf-8"))
-    except OSError as err:
-        raise Usage("U035", f"cannot read {path}: {err.strerror}") from None
-    except ValueError as err:
-        raise Malformed("U036", f"{path} is not JSON: {err}", File(str(path))) from None
-    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-        raise Malformed("U036", f"{path} is not a list of messages", File(str(path)),
-                        hint='[{"role": "user", "content": "Hello"}]')
-    return messages

@@ -141,7 +141,8 @@ def generate_batch(session: Session, prompts: Sequence[Sequence[int]], *, max_ne
 
     Every prompt gets its single run: prefill goes row by row (the kernel takes no padded chunk after a past), then
     all rows decode in one step each, at their own lengths; a finished row leaves the batch. Products of one and of
-    several rows agree to rounding (measured: f32 and 8-bit equal, 4-bit to 7e-7 of the largest value). Each row draws
+    several rows agree to rounding with f32 weights; kernels over packed weights round their input to 8 bits, one row in
+    another way than several (measured: logits up to 2 % of their range apart), so near-ties can fall otherwise. Each row draws
     from its own generator with the same seed. Where the graph's cache grows by concatenation, or logits depend on the
     length of the call, rows run one by one.
     """

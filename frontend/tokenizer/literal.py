@@ -2,22 +2,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 
-def without_special(text: str) -> str:
-    """The same tokenizer with its special tokens under names that no text holds, at the same ids.
+def hidden_name(id_: int, nonce: str) -> str:
+    """What a control token goes by there: noncharacters around a number that a text's author cannot know."""
+    return f"\U0010fffe{nonce}{id_}\U0010ffff"
 
-    Added tokens that are not special still match. Merges that would build a special token go, and the special pieces of a
+
+def without_special(text: str, nonce: str, also: Collection[int] = ()) -> str:
+    """The same tokenizer with its special tokens, and those in `also`, under names that no text holds, at the same ids.
+
+    Other added tokens that are not special still match. Merges that would build a special token go, and the special pieces of a
     Unigram model or of a vocabulary with ignore_merges cannot be met as ordinary pieces either. The unknown token stays.
     """
     spec = json.loads(text)
     model = spec["model"]
     unk = model.get("unk_token")
     special = {token["content"]: token["id"] for token in spec.get("added_tokens") or []
-               if token["special"] and token["content"] != unk}
-    # Noncharacters: legal in JSON and UTF-8, absent from any text that is meant as text.
-    names = {content: f"\U0010fffe{id_}\U0010ffff" for content, id_ in special.items()}
+               if (token["special"] or token["id"] in also) and token["content"] != unk}
+    names = {content: hidden_name(id_, nonce) for content, id_ in special.items()}
     for token in spec.get("added_tokens") or []:
         token["content"] = names.get(token["content"], token["content"])
     vocab = model["vocab"]

@@ -1,6 +1,7 @@
 """The tokenizer of a checkpoint or an artifact, whichever kind of source it came in."""
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from uaii.frontend.checkpoint import Checkpoint, TokenizerFiles
@@ -11,6 +12,8 @@ from uaii.frontend.tokenizer.folder import from_artifact, from_folder
 from uaii.frontend.tokenizer.gguf import from_gguf
 from uaii.frontend.tokenizer.text import Tokenizer
 from uaii.ir.diag import Diagnostic, Unsupported
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> TokenizerFiles:
@@ -31,6 +34,9 @@ def tokenizer_of(checkpoint: Checkpoint) -> tuple[TokenizerFiles | None, list[st
         if err.code not in ("K501", "K506") and (checkpoint.format == "gguf" or not isinstance(err, Unsupported)):
             raise
         return None, [f"no tokenizer: {err.says}"]
+    for name in [name for name in made.templates if not PLAIN_NAME.fullmatch(name)]:
+        made.notes.append(f"WARNING: the chat template named {name!r} is left out: that is no name for a file")
+        del made.templates[name]
     return made, made.notes
 
 

@@ -2,21 +2,22 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from uaii.frontend.checkpoint import TokenizerFiles
-from uaii.frontend.tokenizer.literal import without_special
+from uaii.frontend.tokenizer.literal import hidden_name, without_special
 from uaii.frontend.tokenizer.parts import Json
 from uaii.frontend.tokenizer.stream import TextStream, decoder_for, token_bytes
 from uaii.ir.diag import Malformed
 from uaii.ir.loc import File
 
-__all__ = ["TextStream", "Tokenizer", "library_tokenizer"]
+__all__ = ["TextStream", "Tokenizer", "clean", "library_tokenizer"]
 
 
 def library_tokenizer(text: str, file: str) -> tokenizers.Tokenizer:
@@ -38,7 +39,11 @@ class Tokenizer:
         """Raises Malformed K507 when the tokenizer.json does not load."""
         self.files = files
         self._made = library_tokenizer(files.tokenizer_json, files.source)
-        self._special = {id_ for id_, token in self._made.get_added_tokens_decoder().items() if token.special}
+        added = self._made.get_added_tokens_decoder()
+        self.added = {id_: token.content for id_, token in added.items()}
+        self._special = {id_ for id_, token in added.items() if token.special}
+        self._nonce = secrets.token_hex(8)
+        self._literal = lru_cache(maxsize=4)(self._without)
         ids = self._made.get_vocab(with_added_tokens=True).values()
         self.vocab_size = max(ids, default=-1) + 1
 
@@ -47,6 +52,11 @@ class Tokenizer:
         """The tokenizer of an artifact folder. Raises Malformed K507 or K512."""
         from uaii.frontend.tokenizer.folder import from_artifact
         return cls(from_artifact(Path(folder)))
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The control tokens; the unknown token is none, as any text can hold it."""
+        return frozenset(self._special - {self._spec["unk"]})
 
     @property
     def bos_token(self) -> str:
@@ -64,12 +74,25 @@ class Tokenizer:
         Without `parse_special` control tokens in the text are plain text; added tokens that are not special still match.
         Broken surrogates are read as U+FFFD.
         """
-        made = self._made if parse_special else self._literal
-        clean = text.encode("utf-8", "surrogateescape" if _escaped(text) else "replace").decode("utf-8", "replace")
-        try:
-            return list(made.encode(clean, add_special_tokens=add_special).ids)
-        except Exception as err:
-            raise Malformed("K508", f"the tokenizer cannot encode the text: {err}", File(self.files.source)) from None
+        made = self._made if parse_special else self._literal(frozenset())
+        return list(self._encoded(made, text, add_special).ids)
+
+    def spans(self, text: str) -> list[tuple[int, int, int]]:
+        """The added tokens that parsing finds in a clean text: id, start and end, without the white space that some swallow."""
+        made, found = self._encoded(self._made, text, add_special=False), []
+        for id_, (start, end) in zip(made.ids, made.offsets, strict=True):
+            if id_ in self.added:
+                at = text.find(self.added[id_], start, end)
+                found.append((id_, at, at + len(self.added[id_])) if at >= 0 else (id_, start, end))
+        return found
+
+    def encode_hidden(self, text: str, also: frozenset[int]) -> list[int]:
+        """Ids of a text in which control tokens, and those in `also`, are plain text unless `hidden` spells them."""
+        return list(self._encoded(self._literal(also), text, add_special=False).ids)
+
+    def hidden(self, id_: int) -> str:
+        """How to spell a control token for `encode_hidden`."""
+        return hidden_name(id_, self._nonce)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of ids; ids outside the vocabulary say nothing, special tokens neither when `skip_special`."""
@@ -94,12 +117,19 @@ class Tokenizer:
 
     @cached_property
     def _spec(self) -> Json:
-        spec: Json = {k: v for k, v in json.loads(self.files.tokenizer_json).items() if k != "model"}
-        return {"decoder": None} | spec
+        spec: Json = json.loads(self.files.tokenizer_json)
+        model = spec.pop("model")
+        unk = self._made.token_to_id(model["unk_token"]) if model.get("unk_token") else model.get("unk_id")
+        return {"decoder": None} | spec | {"unk": unk}
 
-    @cached_property
-    def _literal(self) -> tokenizers.Tokenizer:
-        return library_tokenizer(without_special(self.files.tokenizer_json), self.files.source)
+    def _without(self, also: frozenset[int]) -> tokenizers.Tokenizer:
+        return library_tokenizer(without_special(self.files.tokenizer_json, self._nonce, also), self.files.source)
+
+    def _encoded(self, made: tokenizers.Tokenizer, text: str, add_special: bool) -> tokenizers.Encoding:
+        try:
+            return made.encode(clean(text), add_special_tokens=add_special)
+        except Exception as err:
+            raise Malformed("K508", f"the tokenizer cannot encode the text: {err}", File(self.files.source)) from None
 
     def _joined(self, tokens: list[str]) -> str:
         decoder: Any = self._made.decoder
@@ -115,6 +145,11 @@ class Tokenizer:
 
     def _text(self, id_: int | None) -> str:
         return (self._made.id_to_token(id_) if id_ is not None else None) or ""
+
+
+def clean(text: str) -> str:
+    """A text without broken surrogates: bytes that Python escaped are read as UTF-8, the rest becomes U+FFFD."""
+    return text.encode("utf-8", "surrogateescape" if _escaped(text) else "replace").decode("utf-8", "replace")
 
 
 def _escaped(text: str) -> bool:
