@@ -103,6 +103,15 @@ def test_rows_of_a_batch_switch_each_for_itself(model: Session) -> None:
     assert [r.tokens for r in generate_batch(model, prompts, max_new_tokens=9, ignore_eos=True)] == alone
 
 
+def test_rows_keep_their_side_when_another_leaves(model: Session) -> None:
+    """The first row ends at once, the second is past the switch, the third crosses it later."""
+    prompts = [prompt(n, 199) for n in (8, 40, 29)]
+    stop = [greedy(model, prompts[0], 1)[0]]
+    alone = [generate(model, p, max_new_tokens=9, stop_ids=stop).run().tokens for p in prompts]
+    assert [len(tokens) for tokens in alone] == [1, 9, 9]
+    assert [r.tokens for r in generate_batch(model, prompts, max_new_tokens=9, stop_ids=stop)] == alone
+
+
 def test_a_padded_batch_holds_rows_of_both_sides(model: Session) -> None:
     rows = [prompt(n, 199) for n in (33, 12, 32)]
     ids = np.array([r + [0] * (33 - len(r)) for r in rows])
