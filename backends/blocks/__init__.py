@@ -9,7 +9,6 @@ from typing import Any
 
 import gguf
 import numpy as np
-from numpy.typing import NDArray
 
 from uaii.backends.blocks.codebook import CODEBOOK
 from uaii.backends.blocks.kind import Kind, finite
@@ -17,7 +16,7 @@ from uaii.backends.blocks.kquants import KQUANTS
 from uaii.backends.blocks.simple import SIMPLE
 from uaii.ir.types import BLOCKS, PACKINGS
 
-Array = NDArray[Any]
+Array = Any  # NumPy's own stubs widen to Any at every turn
 KINDS: dict[str, Kind] = {**SIMPLE, **KQUANTS, **CODEBOOK}
 ROWS = 16  # gguf takes rows in groups of this many: fewer, longer rows are faster
 

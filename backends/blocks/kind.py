@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from uaii.ir.diag import Malformed
 from uaii.ir.loc import File
 
-Array = NDArray[Any]
+Array = Any  # NumPy's own stubs widen to Any at every turn
 
 
 def _none(raw: Array) -> None:

@@ -36,8 +36,8 @@ def batch_logits(session: Session, ids: Ids, mask: Ids) -> Logits:
         right = np.zeros((len(rows), lengths.max()), np.int64)
         for line, row in zip(right, rows, strict=True):
             line[:len(row)] = row
-        made = session.step(right, (np.arange(right.shape[1]) < lengths[:, None]).astype(np.int64),
-                            session.cache(len(rows)), keep_logits=0)
+        made = list(session.step(right, (np.arange(right.shape[1]) < lengths[:, None]).astype(np.int64),
+                            session.cache(len(rows)), keep_logits=0))
     else:
         made = [session.logits(row) for row in rows]
     out = np.zeros((*np.shape(ids), session.vocab_size), np.float32)

@@ -26,8 +26,9 @@ def from_gguf(metadata: Mapping[str, Any], file: str) -> TokenizerFiles:
 
     `metadata` holds the key-values (strings decoded with surrogateescape, arrays as lists), `file` is the name that errors
     quote. Raises Unsupported K501 for a tokenizer kind and K502 for a pre-tokenizer that uaii does not know, Malformed K503
-    (keys), K504 (merges), K505 (a text twice), K506 (no tokenizer). Where llama.cpp and the models' own tokenizers part, the latter are followed: of
-    overlapping control tokens the leftmost matches, white space and letters are those of the current Unicode.
+    (keys), K504 (merges), K505 (a text twice), K506 (no tokenizer). Where llama.cpp and the models' own tokenizers part, the
+    latter are followed: of overlapping control tokens the leftmost matches, white space and letters are those of the current
+    Unicode.
     Source: llama.cpp src/llama-vocab.cpp, commit 0c1e57098.
     """
     model = metadata.get(GGML + "model")

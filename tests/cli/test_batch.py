@@ -15,7 +15,8 @@ from uaii.compiler import Artifact
 from uaii.model import load
 
 Lines = list[Any]
-PROMPTS = ["The capital of France is", "Water boils at", "def add(a, b):", "1, 2, 3,", "Once upon a time", "The opposite of hot is",
+PROMPTS = ["The capital of France is", "Water boils at", "def add(a, b):", "1, 2, 3,", "Once upon a time",
+           "The opposite of hot is",
            "import numpy", "Bonjour, je", "The sun rises in", "A", "To be or not", "Roses are red,", "The first president",
            "E = mc", "In 1969,", "Python is", "The largest planet", "Die Katze", "Hello", "Two plus two"]
 
