@@ -79,6 +79,16 @@ def test_what_a_line_may_say(art: Path, tmp_path: Path, size: str) -> None:
     assert made[7]["tokens"] == json.loads(alone.stdout)["tokens"] != whole
 
 
+def test_a_line_wins_over_the_command(art: Path, tmp_path: Path) -> None:
+    drawn = {"prompt": "?", "temperature": 9, "seed": 5}
+    batch(art, tmp_path, [drawn, {"prompt": "?"}], "--greedy")
+    made = answers(tmp_path)
+    assert made[0]["tokens"] != made[1]["tokens"] == [HELLO, WORLD, BANG, END]
+    (tmp_path / "out.jsonl").unlink()
+    batch(art, tmp_path, [{"prompt": "?"}, {"prompt": "?", "greedy": True}], "--temperature", "9", "--seed", "5")
+    assert [a["tokens"] for a in answers(tmp_path)] == [a["tokens"] for a in made]
+
+
 def test_prompts_as_a_conversation(art: Path, tmp_path: Path) -> None:
     batch(art, tmp_path, [{"prompt": "hi<|end|>"}], "--chat", "--system", "s")
     turns = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi<|end|>"}]
@@ -129,6 +139,8 @@ def test_going_on_where_it_stopped(art: Path, tmp_path: Path) -> None:
     result = batch(art, tmp_path, lines)
     assert "3 done, 0 failed, 2 skipped" in result.stderr
     assert out.read_bytes().splitlines(keepends=True)[:2] == whole[:2] and [a["id"] for a in answers(tmp_path)] == list("abcde")
+    out.write_bytes(whole[0] + b'{"id": "b' + b"x" * 9999)
+    assert "4 done" in batch(art, tmp_path, lines).stderr and [a["id"] for a in answers(tmp_path)] == list("abcde")
     before = out.read_bytes()
     assert "0 done, 0 failed, 5 skipped" in batch(art, tmp_path, lines).stderr and out.read_bytes() == before
 
@@ -161,9 +173,10 @@ def test_ctrl_c_keeps_whole_lines_alone(tmp_path: Path, size: str, learned: bool
         return step(*args, **kwargs)
 
     monkeypatch.setattr(Session, "step", stopped)
-    lines: Lines = [{"prompt": "!"}, {"prompt": "?", "max_new_tokens": 2}, {"prompt": "a"}, {"prompt": "!"}]
+    lines: Lines = [{"prompt": "!"}, {"prompt": "a"}, {"prompt": "?", "max_new_tokens": 2}, {"prompt": "!"}]
     assert batch(folder, tmp_path, lines, "--batch-size", size).exit_code == 130
-    assert 0 < len(answers(tmp_path)) < 4 and all(a["finish_reason"] != "interrupted" for a in answers(tmp_path))
+    assert calls[0] == 5 and 0 < len(answers(tmp_path)) < 4
+    assert all(a["finish_reason"] != "interrupted" for a in answers(tmp_path))
     monkeypatch.undo()
     batch(folder, tmp_path, lines, "--batch-size", size, "--max-new-tokens", "4")
     assert sorted(a["line"] for a in answers(tmp_path)) == [1, 2, 3, 4]
