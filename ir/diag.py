@@ -7,8 +7,14 @@ from typing import Any, ClassVar
 from uaii.ir.loc import Loc, leaves, show_leaf
 
 
+def printable(text: str) -> str:
+    """The text with whatever a terminal would obey or cannot encode written as an escape; line breaks stay."""
+    return text if text.isprintable() else "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 class Diagnostic(Exception):
-    """An error a user can read and act on.
+    """An error a user can read and act on; what it quotes of a file is made printable.
 
     `code` is listed in docs/errors.md, `says` is one sentence, `where` the origins it blames, `why` the reason the
     rule exists, `hint` what to do. `exit_code` is what the command line returns.
@@ -18,13 +24,14 @@ class Diagnostic(Exception):
 
     def __init__(self, code: str, says: str, where: Loc | None = None, *, why: str = "", hint: str = "",
                  notes: Sequence[str] = ()) -> None:
-        super().__init__(code, says)
-        self.code, self.says, self.where, self.why, self.hint, self.notes = code, says, where, why, hint, list(notes)
+        self.code, self.says, self.where, self.why, self.hint = code, printable(says), where, printable(why), printable(hint)
+        self.notes = [printable(n) for n in notes]
+        super().__init__(code, self.says)
 
     def __str__(self) -> str:
         out = [f"error[{self.code}]: {self.says}"]
         if self.where is not None:
-            places = list(dict.fromkeys(show_leaf(x) for x in leaves(self.where)))
+            places = list(dict.fromkeys(printable(show_leaf(x)) for x in leaves(self.where)))
             out += [f"  --> {p}" for p in places[:8]]
             out += [f"  --> ... and {len(places) - 8} more"] if places[8:] else []
         out += [f"   |  {note}" for note in self.notes]
@@ -34,7 +41,7 @@ class Diagnostic(Exception):
 
     def record(self) -> dict[str, Any]:
         """The JSON form: code, says, where (lines), why, hint, notes."""
-        where = list(dict.fromkeys(show_leaf(x) for x in leaves(self.where))) if self.where else []
+        where = list(dict.fromkeys(printable(show_leaf(x)) for x in leaves(self.where))) if self.where else []
         return {"code": self.code, "says": self.says, "where": where, "why": self.why, "hint": self.hint,
                 "notes": self.notes}
 

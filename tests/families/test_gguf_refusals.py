@@ -167,6 +167,13 @@ def test_a_tensor_known_elsewhere_is_explained(name: str, what: str, tmp_path: P
     assert error.code == "T202" and any(name in note and what in note for note in error.notes)
 
 
+def test_what_a_file_says_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    bad = gguf_bytes([("general.architecture", "str", b"\x1b[2J\xff"), ("llama.block_count", "u32", 1)])
+    error = refused(header(bad)(tmp_path))
+    assert error.says == r"unsupported GGUF architecture: \x1b[2J\udcff"
+    assert str(error).encode().isascii()
+
+
 def test_a_tokenizer_of_another_kind_leaves_token_ids(tmp_path: Path) -> None:
     report = inspect(vocabulary(t0_gguf(model="bert"))(tmp_path))
     assert report.ok and report.gates["tokenizer"].state == "token ids only"

@@ -11,9 +11,11 @@ import gguf
 import numpy as np
 import pytest
 from raw_gguf import Raw, gguf_bytes, pair
+from refusals import refused
 
 from uaii.frontend.gguf import Gguf
 from uaii.frontend.gguf_types import NAMES, ggml_type
+from uaii.inspection import inspect
 from uaii.ir.diag import Diagnostic, Malformed, Unsupported, Usage
 from uaii.ir.loc import File
 from uaii.ir.types import BLOCKS
@@ -216,6 +218,17 @@ def test_refuses(tmp_path: Path, case: str) -> None:
     assert (err.value.code, err.value.where) == (code, File(str(path), at)), str(err.value)
     assert reason in err.value.says and err.value.hint
     assert isinstance(err.value, Unsupported if code == "G302" else Malformed)
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_compile_and_inspect_refuse_the_same(tmp_path: Path, case: str) -> None:
+    """With the same code, place and reason; a file cut in its data is inspected all the same, and blocked."""
+    data, code, at, reason = MALFORMED[case]
+    path = write(tmp_path, data)
+    error = refused(path)
+    assert (error.code, error.where) == (code, File(str(path), at)) and reason in error.says
+    report = inspect(path)
+    assert (report.blockers[0].code, str(report.blockers[0])) == (code, str(error)) and report.exit_code == error.exit_code
 
 
 def test_a_short_file_cannot_make_the_reader_allocate(tmp_path: Path) -> None:
