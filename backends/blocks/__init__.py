@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import gguf
 import numpy as np
 
 from uaii.backends.blocks.codebook import CODEBOOK
+from uaii.backends.blocks.grids import GRIDS
 from uaii.backends.blocks.kind import Kind, finite
 from uaii.backends.blocks.kquants import KQUANTS
 from uaii.backends.blocks.simple import SIMPLE
 from uaii.ir.types import BLOCKS, PACKINGS
 
 Array = Any  # NumPy's own stubs widen to Any at every turn
-KINDS: dict[str, Kind] = {**SIMPLE, **KQUANTS, **CODEBOOK}
-ROWS = 16  # gguf takes rows in groups of this many: fewer, longer rows are faster
+KINDS: dict[str, Kind] = {**SIMPLE, **KQUANTS, **CODEBOOK, **GRIDS}
 
 
 def dequantise(raw: Array, kind: str, names: str = "the tensor") -> Array:
@@ -26,11 +25,7 @@ def dequantise(raw: Array, kind: str, names: str = "the tensor") -> Array:
     block = BLOCKS[kind]
     flat = np.ascontiguousarray(raw).reshape(-1, block.nbytes)
     with np.errstate(invalid="ignore", over="ignore"):
-        if kind in KINDS:
-            values = _own(flat, kind)
-        else:
-            even = flat if len(flat) % ROWS else flat.reshape(ROWS, -1)
-            values = np.asarray(gguf.dequantize(even, gguf.GGMLQuantizationType[kind.upper()]))
+        values = _own(flat, kind)
     return finite(values.reshape(*raw.shape[:-1], raw.shape[-1] // block.nbytes * block.size), names)
 
 
