@@ -21,8 +21,7 @@ import uaii
 from uaii.cli.demo import cache_dir
 from uaii.cli.shell import FORMAT, data, guarded, size
 
-IMPORTED = {"numpy": "numpy", "onnx": "onnx", "onnxruntime": "onnxruntime", "gguf": "gguf", "tokenizers": "tokenizers",
-            "sentencepiece": "sentencepiece", "networkx": "networkx", "click": "click", "rich": "rich", "jinja2": "jinja2"}
+IMPORTED = {"protobuf": "google.protobuf"}  # where the module is not called as its package
 NEEDED = "CPUExecutionProvider"
 SPEED = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16",  # x86
          "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve")  # Arm
