@@ -65,6 +65,7 @@ CASES = (
     SHORT.set("bare-config", tie_word_embeddings=..., attention_bias=..., mlp_bias=..., rms_norm_eps=..., hidden_act=...,
               rope_theta=..., torch_dtype=...),
     SHORT.set("large-eps", rms_norm_eps=0.5),
+    SHORT.set("inner-width-is-vocabulary", intermediate_size=PLAIN.config["vocab_size"]),  # no product is the head by its width
     *(SHORT.set(f"act-{a}", hidden_act=a) for a in
       ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "quick_gelu", "swish")),
     # Where the base is stated: transformers takes rope_parameters, then the top level, then 10000.
