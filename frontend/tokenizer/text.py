@@ -111,10 +111,6 @@ class Tokenizer:
 
         return TextStream(text_of, decoder_for(self._spec["decoder"], self._joined), after)
 
-    def specials_in(self, text: str) -> list[str]:
-        """The control tokens that parsing finds in a text, in order: what a user's text could smuggle in."""
-        return [self._text(i) for i in self.encode(text, add_special=False) if i in self._special]
-
     @cached_property
     def _spec(self) -> Json:
         spec: Json = json.loads(self.files.tokenizer_json)

@@ -121,6 +121,27 @@ def sharded_without_one(path: Path) -> Path:
     return path
 
 
+def lying(path: Path) -> Path:
+    """The folder with a tensor's end past the end of the file."""
+    file = path / "model.safetensors"
+    raw = file.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + size])
+    last = max((n for n in header if n != "__metadata__"), key=lambda n: header[n]["data_offsets"][1])
+    header[last]["data_offsets"][1] += 4096
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size:])
+    return path
+
+
+def two_copies(path: Path) -> Path:
+    """Shards with their index, and the same weights in one file beside them."""
+    folder(path, CASE.but(shards=2))
+    single = folder(path.parent / f"{path.name}-single") / "model.safetensors"
+    shutil.copy(single, path / "model.safetensors")
+    return path
+
+
 def moved(path: Path, to: Path) -> Path:
     """The checkpoint under another path."""
     shutil.move(path, to)
@@ -167,6 +188,26 @@ BAD: dict[str, Make] = {
     "cut-header": lambda p: edited(folder(p), "model.safetensors", "\x09"),
     "broken-config": lambda p: edited(folder(p), "config.json", "{"),
     "adapter": lambda p: edited(folder(p), "adapter_config.json", "{}"),
+    **{f"{m}-config": lambda p, m=m: folder(p, quantization_config={"quant_method": m})
+       for m in ("awq", "bitsandbytes", "fp8", "mxfp4", "compressed-tensors")},
+    "lfs-pointer": lambda p: edited(folder(p), "model.safetensors", "version https://git-lfs.github.com/spec/v1\n"
+                                    f"oid sha256:{'0' * 64}\nsize 4976698672\n"),
+    "html-page": lambda p: edited(folder(p), "model.safetensors", "<!doctype html><html><body>Not found</body></html>"),
+    "lying-offsets": lambda p: lying(folder(p)),
+    "config-a-list": lambda p: edited(folder(p), "config.json", "[]"),
+    "nan": lambda p: folder(p, rms_norm_eps=float("nan")),
+    "negative": lambda p: folder(p, num_attention_heads=-4),
+    "huge": lambda p: folder(p, num_hidden_layers=10 ** 9),
+    "two-copies": two_copies,
+    "adapter-only": lambda p: edited(edited(edited(folder(p), "adapter_config.json", "{}"), "model.safetensors", None),
+                                     "config.json", None),
+    "remote-code": lambda p: folder(p, model_type="foo", auto_map={"AutoModelForCausalLM": "modeling_foo.FooForCausalLM"}),
+    "rwkv": lambda p: folder(p, model_type="rwkv", architectures=["RwkvForCausalLM"]),
+    "jamba": lambda p: folder(p, model_type="jamba", architectures=["JambaForCausalLM"]),
+    "llava": lambda p: folder(p, model_type="llava", architectures=["LlavaForConditionalGeneration"]),
+    "whisper": lambda p: folder(p, model_type="whisper", architectures=["WhisperForConditionalGeneration"]),
+    "t5": lambda p: folder(p, model_type="t5", architectures=["T5ForConditionalGeneration"]),
+    "deepseek": lambda p: folder(p, model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"]),
     "gguf-cut": lambda p: cut(gguf_file(p / "x.gguf"), 1000),
     "gguf-architecture": lambda p: gguf_file(p / "x.gguf", "foo"),
     "gguf-cut-architecture": lambda p: cut(gguf_file(p / "x.gguf", "foo"), 1000),

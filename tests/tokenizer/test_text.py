@@ -43,7 +43,7 @@ def test_control_tokens_as_plain_text() -> None:
     for made in (tokenizer(t0(bos=True)), Tokenizer(from_gguf(t0_gguf(pre="llama-bpe"), "t.gguf"))):
         parsed, plain = made.encode(text), made.encode(text, parse_special=False)
         assert {2, 4} <= set(parsed) and plain[0] == 1 and not set(range(5)) & set(plain[1:])
-        assert made.decode(plain) == text and made.specials_in(text) == ["<|end|>", "<|assistant|>"]
+        assert made.decode(plain) == text
     assert tokenizer(t0()).encode("<|end|>", parse_special=False) == [65, 129, 106, 115, 105, 129, 67]
 
 
