@@ -13,8 +13,9 @@ import tokenizers
 from uaii.frontend.checkpoint import TokenizerFiles
 from uaii.frontend.tokenizer.literal import hidden_name, without_special
 from uaii.frontend.tokenizer.parts import Json
+from uaii.frontend.tokenizer.plain import Plain
 from uaii.frontend.tokenizer.stream import TextStream, decoder_for, token_bytes
-from uaii.ir.diag import Malformed
+from uaii.ir.diag import Diagnostic, Malformed
 from uaii.ir.loc import File
 
 __all__ = ["TextStream", "Tokenizer", "clean", "library_tokenizer"]
@@ -43,7 +44,7 @@ class Tokenizer:
         self.added = {id_: token.content for id_, token in added.items()}
         self._special = {id_ for id_, token in added.items() if token.special}
         self._nonce = secrets.token_hex(8)
-        self._literal = lru_cache(maxsize=4)(self._without)
+        self._plain = lru_cache(maxsize=4)(self._without)
         ids = self._made.get_vocab(with_added_tokens=True).values()
         self.vocab_size = max(ids, default=-1) + 1
 
@@ -74,12 +75,13 @@ class Tokenizer:
         Without `parse_special` control tokens in the text are plain text; added tokens that are not special still match.
         Broken surrogates are read as U+FFFD.
         """
-        made = self._made if parse_special else self._literal(frozenset())
-        return list(self._encoded(made, text, add_special).ids)
+        if parse_special:
+            return list(self._encoded(text, add_special).ids)
+        return self._plainly(text, frozenset(), add_special)
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
         """The added tokens that parsing finds in a clean text: id, start and end, without the white space that some swallow."""
-        made, found = self._encoded(self._made, text, add_special=False), []
+        made, found = self._encoded(text, add_special=False), []
         for id_, (start, end) in zip(made.ids, made.offsets, strict=True):
             if id_ in self.added:
                 at = text.find(self.added[id_], start, end)
@@ -88,7 +90,7 @@ class Tokenizer:
 
     def encode_hidden(self, text: str, also: frozenset[int]) -> list[int]:
         """Ids of a text in which control tokens, and those in `also`, are plain text unless `hidden` spells them."""
-        return list(self._encoded(self._literal(also), text, add_special=False).ids)
+        return self._plainly(text, also, add_special=False)
 
     def hidden(self, id_: int) -> str:
         """How to spell a control token for `encode_hidden`."""
@@ -113,19 +115,34 @@ class Tokenizer:
 
     @cached_property
     def _spec(self) -> Json:
-        spec: Json = json.loads(self.files.tokenizer_json)
-        model = spec.pop("model")
-        unk = self._made.token_to_id(model["unk_token"]) if model.get("unk_token") else model.get("unk_id")
-        return {"decoder": None} | spec | {"unk": unk}
+        model, decoder = self._made.model, self._made.decoder
+        if isinstance(model, tokenizers.models.Unigram):  # the one whose unknown token only its file tells
+            unk = json.loads(self.files.tokenizer_json)["model"].get("unk_id")
+        else:
+            unk = self._made.token_to_id(name) if (name := getattr(model, "unk_token", None)) else None
+        return {"decoder": json.loads(decoder.__getstate__()) if decoder is not None else None, "unk": unk}
 
-    def _without(self, also: frozenset[int]) -> tokenizers.Tokenizer:
-        return library_tokenizer(without_special(self.files.tokenizer_json, self._nonce, also), self.files.source)
+    def _without(self, also: frozenset[int]) -> Plain:
+        return Plain(self._made, self._nonce, also, lambda: library_tokenizer(
+            without_special(self.files.tokenizer_json, self._nonce, also), self.files.source))
 
-    def _encoded(self, made: tokenizers.Tokenizer, text: str, add_special: bool) -> tokenizers.Encoding:
+    def _encoded(self, text: str, add_special: bool) -> tokenizers.Encoding:
         try:
-            return made.encode(clean(text), add_special_tokens=add_special)
+            return self._made.encode(clean(text), add_special_tokens=add_special)
         except Exception as err:
-            raise Malformed("K508", f"the tokenizer cannot encode the text: {err}", File(self.files.source)) from None
+            raise self._failed(err) from None
+
+    def _plainly(self, text: str, also: frozenset[int], add_special: bool) -> list[int]:
+        plain = self._plain(also)
+        try:
+            return plain.encode(clean(text), add_special=add_special)
+        except Diagnostic:
+            raise
+        except Exception as err:
+            raise self._failed(err) from None
+
+    def _failed(self, err: Exception) -> Malformed:
+        return Malformed("K508", f"the tokenizer cannot encode the text: {err}", File(self.files.source))
 
     def _joined(self, tokens: list[str]) -> str:
         decoder: Any = self._made.decoder
