@@ -134,6 +134,16 @@ def positions(mask: Array, ids: Array) -> Array:
     return np.maximum(np.cumsum(mask, axis=1) - 1, 0)[:, -ids.shape[1]:]
 
 
+@means(ops.Temperature)
+def temperature(positions: Array, beta: float, length: int) -> Array:
+    return 1 + beta * np.log1p(positions // length)
+
+
+@means(ops.ScaleRows)
+def scale_rows(x: Array, by: Array) -> Array:
+    return x * by.reshape(*by.shape, *[1] * (x.ndim - 2))
+
+
 @means(ops.SplitHeads)
 def split_heads(x: Array, n: int) -> Array:
     return x.reshape(*x.shape[:2], n, -1)

@@ -38,6 +38,34 @@ class SplitHeads(Op, name="split_heads"):
         return self.x.type.reshape(b, s, self.n, int(width) // self.n)
 
 
+class Temperature(Op, name="temperature"):
+    """Factor of the queries at each position p [B,S]: 1 + beta * ln(1 + floor(p / length)), f32 [B,S].
+
+    Source: transformers modeling_ministral3.py (Llama 4's temperature); llama.cpp src/models/mistral3.cpp.
+    """
+
+    positions: Value
+    beta: float
+    length: int
+
+    def infer(self) -> Tensor:
+        self.need(self.positions.type.elem in INTS and self.positions.type.rank == 2, f"positions are {self.positions.type}")
+        self.need(self.length > 0, f"length {self.length} is not positive")
+        return Tensor("f32", self.positions.type.shape)
+
+
+class ScaleRows(Op, name="scale_rows"):
+    """x [B,S,...] times by [B,S], one factor for each position."""
+
+    x: Value
+    by: Value
+
+    def infer(self) -> Tensor:
+        self.need(self.x.type.rank > 2 and self.x.type.shape[:2] == self.by.type.shape, f"{self.x.type} by {self.by.type}")
+        self.need(self.x.type.elem == self.by.type.elem, f"{self.x.type} by {self.by.type}")
+        return self.x.type
+
+
 class Rope(Op, name="rope"):
     """Rotates the first `dim` features of each head by position * frequency (Su et al. 2021).
 

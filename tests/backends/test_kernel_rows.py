@@ -156,6 +156,10 @@ PROOFS = [
     Proof("merge heads", WIDE, "%z = merge_heads %x : f32[B,S,96]", EXACT),
     *(Proof(f"positions, {name}", "%mask: i64[B,T], %ids: i64[B,S]", "%z = positions %mask, %ids : i64[B,S]", EXACT, masks)
       for name, masks in (("no padding", {}), ("padding on the right", MASKS), ("padding on the left", LEFT))),
+    *(Proof(f"temperature of {beta}", "%pos: i64[B,S]", f"%z = temperature %pos {{beta={beta}, length=64}} : f32[B,S]", 2e-6,
+            {"pos": np.array([[0, 63, 64], [127, 128, 262143]])}) for beta in (0.1, -0.05)),
+    Proof("rows scaled", X + ", %by: f32[B,S]", "%z = scale_rows %x, %by : f32[B,S,64]"),
+    Proof("rows of heads scaled", "%x: f32[B,S,4,16], %by: f32[B,S]", "%z = scale_rows %x, %by : f32[B,S,4,16]"),
     *(Proof(f"dynamic frequencies to {last}", "%pos: i64[B,S]",
             "%z = dynamic_freqs %pos {theta=10000.0, dim=32, factor=4.0, max_positions=64} : f32[16]", 2e-6,
             {"pos": np.array([[0, 1, 2], [0, 1, last]])}) for last in (3, 63, 64, 500)),

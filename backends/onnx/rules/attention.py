@@ -19,6 +19,22 @@ def positions(op: ops.Positions, e: Emit) -> None:
     e.node("Slice", legal, start, e.const(np.array([np.iinfo(np.int64).max], np.int64)), one)
 
 
+@emits(ops.Temperature)
+def temperature(op: ops.Temperature, e: Emit) -> None:
+    """The quotient of integers is whole, as positions are not negative."""
+    one = e.const(np.float32(1))
+    passed = e.node("Div", op.positions, e.const(np.int64(op.length)), outputs=(e.temp("passed"),))
+    count = e.node("Cast", passed, outputs=(e.temp("count"),), to=1)
+    grown = e.node("Log", e.node("Add", count, one, outputs=(e.temp("from_one"),)), outputs=(e.temp("log"),))
+    e.node("Add", e.node("Mul", grown, e.const(np.float32(op.beta)), outputs=(e.temp("share"),)), one)
+
+
+@emits(ops.ScaleRows)
+def scale_rows(op: ops.ScaleRows, e: Emit) -> None:
+    axes = e.const(np.arange(2, op.x.type.rank, dtype=np.int64))
+    e.node("Mul", op.x, e.node("Unsqueeze", op.by, axes, outputs=(e.temp("factors"),)))
+
+
 @emits(ops.SplitHeads)
 def split_heads(op: ops.SplitHeads, e: Emit) -> None:
     d = int(op.x.type.shape[-1]) // op.n
