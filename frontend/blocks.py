@@ -8,6 +8,7 @@ from typing import Any
 from uaii.frontend.build import Build
 from uaii.frontend.config import Config, Entry
 from uaii.frontend.rope import Rope
+from uaii.frontend.temperature import Temperature
 from uaii.ir import loc as L
 from uaii.ir import ops
 from uaii.ir.core import Input, Value
@@ -74,6 +75,22 @@ def rotated_heads(b: Build, c: Any, h: Value, i: int, step: Step, rope: Rope, bi
 def rotated(b: Build, c: Any, x: Value, step: Step, rope: Rope, interleaved: bool = False) -> Value:
     """Heads [B,S,n,d] rotated over the rotary width, in pairs of halves or, `interleaved`, of neighbours."""
     return b.rope(x, rope, step.positions, c.rotary_dim, interleaved)
+
+
+def temperature(b: Build, step: Step, t: Temperature) -> Value | None:
+    """The factors [B,S] of queries by position, or None where every factor is 1."""
+    if not t.beta:
+        return None
+    with b.scope("temperature"):
+        return ops.Temperature(step.positions, beta=t.beta, length=t.length).out
+
+
+def tempered(b: Build, q: Value, factors: Value | None) -> Value:
+    """Queries [B,S,n,d] times the factors of their positions; before a rotation or after it is the same."""
+    if factors is None:
+        return q
+    with b.scope("temperature"):
+        return ops.ScaleRows(q, factors).out
 
 
 def gated_mlp(b: Build, x: Value, i: int, width: int, act: str, bias: Any = None) -> Value:

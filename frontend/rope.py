@@ -38,8 +38,9 @@ _ALWAYS = ("rope_type", "type", "rope_theta")
 _KNOWN = {*_ALWAYS, *(k for params in PARAMS.values() for k in params)}
 
 
-def given(c: Config) -> tuple[str, Mapping[str, Any]]:
-    """The rope record of a config and the key it stands under; empty when neither spelling states one.
+def given(c: Config, absent: Mapping[str, Any] | None = None) -> tuple[str, Mapping[str, Any]]:
+    """The rope record of a config and the key it stands under; when neither spelling states one, empty, or the family's own
+    `absent` where rope_parameters is not even an empty object.
 
     Raises Malformed F104 for what is no object, F108 when both spellings state one and they differ.
     """
@@ -51,6 +52,8 @@ def given(c: Config) -> tuple[str, Mapping[str, Any]]:
     if len(stated) > 1 and stated[0][1] != stated[1][1]:
         raise Malformed("F108", "rope_scaling and rope_parameters contradict each other",
                         L.join(*(c.at(n) for n, _ in stated)), hint="remove the one that is wrong")
+    if not stated and "rope_parameters" not in records and absent is not None:
+        return "rope_parameters", absent
     return stated[0] if stated else ("rope_scaling", {})
 
 
@@ -84,18 +87,20 @@ class RopeKeys(Entry):
 
     `base` is the key of the base outside the rope record, `also` keys of the record that another entry reads, `kinds` the
     words for a type that the family knows and what each means. `original` is what a silent top level means for the original
-    context, where the family's class has a default that hides the record's own.
+    context, where the family's class has a default that hides the record's own. `absent` is the record that no record means.
 
     Source: transformers modeling_rope_utils (v4 `rope_scaling`, v5 `rope_parameters`); llama.cpp llama-hparams for GGUF.
     """
 
     HF = ("rope_theta", "rope_scaling", "rope_parameters", ORIGINAL)  # rope_theta must agree where `base` is another key
-    GGUF = ("rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear",
-            "rope.scaling.original_context_length", "rope.scaling.attn_factor")
+    GGUF: tuple[str, ...] = (
+        "rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear",
+        "rope.scaling.original_context_length", "rope.scaling.attn_factor")
 
     def __init__(self, theta: float, base: str | None = "rope_theta", also: tuple[str, ...] = (),
-                 kinds: Mapping[str, str] = KINDS, original: int | None = None) -> None:
-        self.theta, self.base, self.also, self.kinds, self.original = theta, base, also, kinds, original
+                 kinds: Mapping[str, str] = KINDS, original: int | None = None,
+                 absent: Mapping[str, Any] | None = None) -> None:
+        self.theta, self.base, self.also, self.kinds, self.original, self.absent = theta, base, also, kinds, original, absent
 
     def keys(self, fmt: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*((self.base,) if self.base else ()), *self.HF))) if fmt == "hf" else self.GGUF
@@ -104,7 +109,7 @@ class RopeKeys(Entry):
         return self._hf(c) if c.fmt == "hf" else self._gguf(c)
 
     def _hf(self, c: Config) -> Rope:
-        name, record = given(c)
+        name, record = given(c, self.absent)
         if any(isinstance(v, Mapping) for k, v in record.items() if k not in _KNOWN):
             raise Unsupported("F109", f"{c.family} has one rotation for all layers; {name} states one per layer type",
                               c.at(name), hint="this checkpoint needs a family with per-layer rope")
@@ -205,7 +210,7 @@ class RopeKeys(Entry):
                 scaling = RopeScaling("linear", (("factor", factor),)) if factor != 1.0 else None
                 return Rope(theta, scaling, magnitude, loc, original)
             case "yarn":
-                return Rope(theta, self._gguf_yarn(original, factor), magnitude, loc, original)
+                return Rope(theta, self._gguf_yarn(c, original, factor), magnitude, loc, original)
             case _:
                 raise Unsupported("F111", f"unsupported rope_scaling.type={kind}", c.at("rope.scaling.type"),
                                   hint="known types in a GGUF: none, linear, yarn, and llama3 as a rope_freqs tensor")
@@ -215,8 +220,7 @@ class RopeKeys(Entry):
         original = c.raw("rope.scaling.original_context_length") or plain(c.__dict__["max_positions"])
         return int(LENGTH.check(original, "original_context_length", c))
 
-    @staticmethod
-    def _gguf_yarn(original: int, factor: float) -> RopeScaling:
+    def _gguf_yarn(self, c: Config, original: int, factor: float) -> RopeScaling:
         """llama.cpp's YaRN for an architecture that reads no betas: 32 and 1, truncated range, magnitude 1 + 0.1 ln s."""
         return RopeScaling("yarn", (("factor", factor), (ORIGINAL, original), ("truncate", True)))
 

@@ -108,7 +108,7 @@ def test_a_missing_tensor_is_named(case: Case, ending: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("kind", "name"), [
-    ("mistral3", "Mistral3ForConditionalGeneration"), ("ministral3", "Ministral3ForCausalLM"),
+    ("mistral3", "Mistral3ForConditionalGeneration"), ("ministral3", "Mistral3ForConditionalGeneration"),
     ("ministral", "MinistralForCausalLM"), ("granite_swa", "GraniteSWAForCausalLM")])
 def test_a_relative_that_computes_something_else_is_refused_by_name(kind: str, name: str, tmp_path: Path) -> None:
     error = refused(write_folder(tmp_path / "model", mistral.WINDOW.set("other", model_type=kind, architectures=[name])))

@@ -19,7 +19,8 @@ LENGTH = 48  # tokens of the prompt: past every tiny window and original context
 LLAMA_TWIN = Twin("llama", LLAMA_NAMES, llama.gguf_metadata, permuted=True)
 LLAMA_CASES = (llama.PLAIN, llama.PLAIN.set("biases", attention_bias=True, mlp_bias=True),
                llama.PLAIN.set("one-key-head", num_key_value_heads=1), llama.PLAIN.set("tied", tie_word_embeddings=True))
-WIDE = {"llama", "granite", "smollm3"}  # heads need not be an equal part of the width, and the other cases do not show it
+# heads need not be an equal part of the width, and the other cases do not show it
+WIDE = {"llama", "granite", "mistral3", "smollm3"}
 
 Change = Callable[[Arrays, Case], Arrays]
 
@@ -141,7 +142,7 @@ PER_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_le
 
 
 def _windowless(arch: str) -> bool:
-    return arch in ("llama", "qwen2", "qwen3", "smollm3", "granite", "olmo", "phi3")
+    return arch in ("llama", "mistral3", "qwen2", "qwen3", "smollm3", "granite", "olmo", "phi3")
 
 
 def _defaults(base: File) -> dict[str, Any]:
