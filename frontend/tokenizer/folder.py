@@ -143,9 +143,8 @@ def _disagreements(said: Settings, made: Any, text: str, adds: bool, notes: list
     if isinstance(flag, bool) and flag != adds:
         notes.append(f"WARNING: tokenizer_config.json says add_bos_token {str(flag).lower()} but tokenizer.json "
                      f"{'adds' if adds else 'does not add'} BOS: tokenizer.json is followed")
-    spec = json.loads(text)
-    shipped = (said.folder / "tokenizer.json").is_file() and said.kind == "LlamaTokenizer"
-    if shipped and '"▁"' in json.dumps(spec.get("decoder"), ensure_ascii=False):
+    spec = json.loads(text) if said.kind == "LlamaTokenizer" and (said.folder / "tokenizer.json").is_file() else {}
+    if '"▁"' in json.dumps(spec.get("decoder"), ensure_ascii=False):
         has, wants = _scheme(spec), "never" if said.config.get("add_prefix_space") is False else "first"
         if has != wants:
             notes.append(f"WARNING: tokenizer.json puts ▁ in front: {has}; transformers' LlamaTokenizer with "

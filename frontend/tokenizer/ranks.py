@@ -1,8 +1,7 @@
 """Ranked bytes (the vocabulary of tiktoken) as the tokens and merges of a byte-level BPE model, without a difference."""
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from uaii.frontend.tokenizer import parts
@@ -10,6 +9,7 @@ from uaii.frontend.tokenizer.parts import BYTES, Json, Merge
 
 Ranks = Mapping[bytes, int]
 NEVER = 1 << 62
+ALPHABET = dict(enumerate(BYTES))
 
 # How models cut text before the merges: their own expressions, which Oniguruma cuts alike.
 TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -28,7 +28,7 @@ KIMI = "|".join((
 
 def symbols(token: bytes) -> str:
     """A token's bytes in the byte alphabet."""
-    return "".join(BYTES[b] for b in token)
+    return token.decode("latin-1").translate(ALPHABET)
 
 
 def model(ranks: Ranks, offset: int = 0) -> Json:
@@ -42,25 +42,26 @@ def model(ranks: Ranks, offset: int = 0) -> Json:
     vocab = {symbols(token): rank + offset for token, rank in ranks.items()}
     merges: list[Merge] = []
     for token in sorted(ranks, key=ranks.__getitem__):
-        if len(token) > 1 and (halves := _halves(token, ranks)):
-            merges.append((symbols(halves[0]), symbols(halves[1])))
+        if len(token) > 1 and (at := _halved(token, ranks.get)):
+            text = symbols(token)
+            merges.append((text[:at], text[at:]))
     return parts.bpe(vocab, merges, ignore_merges=True)
 
 
-def _halves(token: bytes, ranks: Ranks) -> list[bytes] | None:
-    found = [token[i:i + 1] for i in range(len(token))]
-    costs = [ranks.get(a + b, NEVER) for a, b in pairwise(found)]
-    while len(found) > 2:
-        lowest = min(costs)
-        if lowest == NEVER:
+def _halved(token: bytes, rank: Callable[[bytes, int], int]) -> int | None:
+    """Where the last two parts of a token meet; None when its parts do not join to it."""
+    cuts = list(range(len(token) + 1))  # the parts lie between them
+    costs = [rank(token[i:i + 2], NEVER) for i in cuts[:-2]]  # of the two parts around each inner cut
+    while len(costs) > 1:
+        if (lowest := min(costs)) == NEVER:
             return None
         i = costs.index(lowest)
-        found[i:i + 2] = [found[i] + found[i + 1]]
-        del costs[i]
-        for left in (i - 1, i):
-            if 0 <= left < len(costs):
-                costs[left] = ranks.get(found[left] + found[left + 1], NEVER)
-    return found
+        del costs[i], cuts[i + 1]
+        if i:
+            costs[i - 1] = rank(token[cuts[i - 1]:cuts[i + 1]], NEVER)
+        if i < len(costs):
+            costs[i] = rank(token[cuts[i]:cuts[i + 2]], NEVER)
+    return cuts[1]
 
 
 def document(made: Json, pattern: str, *, added: list[Json], post: Json | None, nfc: bool = False) -> str:
