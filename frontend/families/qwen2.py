@@ -9,6 +9,7 @@ from uaii.frontend.common import DROPPED, WINDOW_IGNORED, DecoderConfig, llama_n
 from uaii.frontend.config import COUNT, FLAG, LENGTH, POSITIVE, REQUIRED, Config, key, scalar_of
 from uaii.frontend.family import Family
 from uaii.frontend.rope import rope_keys
+from uaii.frontend.tensors import where
 from uaii.frontend.window import window_keys
 from uaii.ir.ops import Add
 
@@ -52,6 +53,7 @@ def model(c: Qwen2Config, b: Build) -> None:
 
 QWEN2 = Family(
     name="qwen2", hf=(("qwen2", "Qwen2ForCausalLM"),), gguf=("qwen2",), config=Qwen2Config, model=model,
-    brands=("Qwen2", "Qwen2.5", "QwQ", "DeepSeek-R1-Distill-Qwen"), tensors=llama_names(permuted=False), dropped=DROPPED,
+    brands=("Qwen2", "Qwen2.5", "QwQ", "DeepSeek-R1-Distill-Qwen"), dropped=DROPPED,
+    tensors={**llama_names(permuted=False), "head.bias": where((), "output.bias")},
 )
 FAMILIES = (QWEN2,)

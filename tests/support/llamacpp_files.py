@@ -89,6 +89,11 @@ def biased(tensors: Arrays, case: Case) -> Arrays:
     return tensors | {bias: values(bias, tensors[n].shape[:1], case.seed) for n, bias in names.items()}
 
 
+def head_biased(tensors: Arrays, case: Case) -> Arrays:
+    """A bias on the logits."""
+    return tensors | {"output.bias": values("output.bias", tensors["token_embd.weight"].shape[:1], case.seed)}
+
+
 def divided(tensors: Arrays, case: Case) -> Arrays:
     """The divisors of llama3 scaling."""
     return tensors | {"rope_freqs.weight": llama.rope_freqs(case.config | {"rope_scaling": llama.LLAMA3})}
@@ -192,4 +197,5 @@ def files() -> Mapping[str, tuple[File, ...]]:
     base = out["llama"][0]
     out["llama"] += (*(base.but(n, keys=record) for n, record in ROPE.items()),
                      *(base.but(n, **how) for n, how in CONTAINERS.items()))
+    out["qwen2"] += tuple(out["qwen2"][i].but(f"head-bias-{name}", change=head_biased) for i, name in enumerate(("own", "tied")))
     return out
