@@ -1,5 +1,6 @@
-"""Makes tests/goldens/llamacpp/FAMILY.json with llama.cpp: `python tests/goldens/llamacpp.py [FAMILY ...]`.
+"""Makes tests/goldens/llamacpp/FAMILY.json with llama.cpp: `python tests/goldens/llamacpp.py [--check] [FAMILY ...]`.
 
+With --check nothing is written: each golden is made again from its seed, and the exit code is 1 when one is not reproduced.
 Run from the repository root with llama-cpp-python 0.3.36 installed. Everything is pinned: context, F32 cache, no flash attention,
 YaRN settings from the file. A file whose greedy tokens llama.cpp's own noise could change is made again from another seed.
 """
@@ -22,6 +23,7 @@ from llamacpp_files import File  # noqa: E402
 
 CONTEXT = 256
 SEEDS = 40
+NOISE = 2e-4  # of the range: what another CPU's order of additions may change, llama.cpp's GELU table included
 
 
 def load(path: Path, **settings: Any) -> llama_cpp.Llama:
@@ -55,6 +57,28 @@ def entry(file: File) -> dict[str, Any]:
     raise ValueError(f"{file.twin.arch}/{file.name}: every one of {SEEDS} seeds has a near tie")
 
 
+def fault(family: str, file: File) -> str | None:
+    """What of a stored golden llama.cpp does not give again, or None."""
+    try:
+        seeded, stored = llamacpp_golden.golden(family, file)
+    except AssertionError as error:
+        return str(error)
+    with tempfile.TemporaryDirectory() as temp:
+        rows, tokens = run(seeded.write(Path(temp)), seeded.prompt())
+    off = llamacpp_golden.difference(rows, len(seeded.prompt()), stored)
+    if tokens != stored["tokens"] or off > NOISE:
+        return f"{family}/{file.name}: tokens {'equal' if tokens == stored['tokens'] else 'differ'}, logits off by {off:.1e}"
+    return None
+
+
+def check(names: list[str]) -> int:
+    """How many goldens are not reproduced; each is printed."""
+    chosen = [(name, f) for name, files in llamacpp_files.files().items() if not names or name in names for f in files]
+    faults = [said for name, f in chosen if (said := fault(name, f)) is not None]
+    print("\n".join([*faults, f"{len(chosen) - len(faults)} of {len(chosen)} goldens reproduced"]))
+    return len(faults)
+
+
 def main(names: list[str]) -> None:
     for name, files in llamacpp_files.files().items():
         if not names or name in names:
@@ -66,4 +90,6 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--check"]:
+        sys.exit(1 if check(sys.argv[2:]) else 0)
     main(sys.argv[1:])
