@@ -95,12 +95,13 @@ def _divide(s: Source, r: Recipe, x: Recipe, y: Recipe) -> Array:
 
 @_rule
 def _transpose(s: Source, r: Recipe, x: Recipe) -> Array:
-    return evaluate(x, s).T
+    return evaluate(x, s).swapaxes(-1, -2)
 
 
 @_rule
 def _reshape(s: Source, r: Recipe, x: Recipe, shape: tuple[int, ...]) -> Array:
-    return evaluate(x, s).reshape(shape)
+    v = evaluate(x, s)
+    return v.reshape(*shape[:-1], v.shape[-1]) if x.type.elem in BLOCKS else v.reshape(shape)
 
 
 @_rule
@@ -111,6 +112,27 @@ def _rows(s: Source, r: Recipe, x: Recipe, start: int, stop: int) -> Array:
 @_rule
 def _concat(s: Source, r: Recipe, *parts: Recipe) -> Array:
     return np.concatenate([evaluate(p, s) for p in parts])
+
+
+@_rule
+def _stack(s: Source, r: Recipe, *parts: Recipe) -> Array:
+    return np.stack([evaluate(p, s) for p in parts])
+
+
+@_rule
+def _interleave(s: Source, r: Recipe, a: Recipe, b: Recipe) -> Array:
+    x = evaluate(a, s)
+    return np.stack([x, evaluate(b, s)], 2).reshape(x.shape[0], -1, *x.shape[2:])
+
+
+@_rule
+def _join(s: Source, r: Recipe, a: Recipe, b: Recipe) -> Array:
+    return np.concatenate([evaluate(a, s), evaluate(b, s)], 1)
+
+
+@_rule
+def _every(s: Source, r: Recipe, x: Recipe, start: int, stop: int, step: int) -> Array:
+    return evaluate(x, s)[:, start:stop:step]
 
 
 @_rule
@@ -156,6 +178,11 @@ def _offsets(s: Source, r: Recipe, x: Recipe) -> Array:
     rows, cut = _raw(s, x)
     names = ", ".join(x.loads)
     return _by_rows(rows, r.type.sizes, np.float32, lambda v: blocks.offsets(cut(v), x.type.elem, names))
+
+
+@_rule
+def _spread(s: Source, r: Recipe, x: Recipe, times: int) -> Array:
+    return evaluate(x, s).repeat(times, -1)
 
 
 @_rule

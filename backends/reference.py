@@ -284,3 +284,71 @@ def gqa(q: Array, k: Array | None, v: Array | None, past_k: Array, past_v: Array
     mask = np.ones((q.shape[0], int(total)))
     attended: tuple[Array, Array, Array] = attention(q, k, v, past_k, past_v, mask, scale, softcap, window)
     return attended
+
+
+def route(logits: Array, correction: Array | None, r: ops.Routed) -> Array:
+    """The weight of every expert [...,X], 0 for those not chosen."""
+    e = np.exp(logits - logits.max(-1, keepdims=True))
+    scores = e / e.sum(-1, keepdims=True) if r.scores == "softmax" else 1 / (1 + np.exp(-logits))
+    biased = scores if correction is None else scores + correction
+    if r.groups > 1:
+        runs = biased.reshape(*biased.shape[:-1], r.groups, -1)
+        best = np.sort(runs, -1)[..., -(1 if r.group_score == "max" else 2):].sum(-1)
+        floor = np.sort(best, -1)[..., -r.groups_used, None]
+        biased = np.where((best >= floor)[..., None], runs, -np.inf).reshape(biased.shape)
+    chosen = biased >= np.sort(biased, -1)[..., -r.top_k, None]
+    w = np.where(chosen, scores, 0)
+    return w / (np.maximum(w.sum(-1, keepdims=True), r.floor) if r.renormalise else 1) * r.scale
+
+
+@means(ops.MixtureOfExperts)
+def mixture_of_experts(x: Array, logits: Array, gate: Array, up: Array, down: Array, correction: Array | None,
+                       gate_bias: Array | None, up_bias: Array | None, down_bias: Array | None, **how: Any) -> Array:
+    r = ops.Routed(**how)
+    shares, out = route(logits, correction, r), np.zeros_like(x)
+    for e in range(len(gate)):
+        g = linear(x, gate[e], None if gate_bias is None else gate_bias[e])
+        u = linear(x, up[e], None if up_bias is None else up_bias[e])
+        if r.limit:
+            g, u = np.minimum(g, r.limit), np.clip(u, -r.limit, r.limit)
+        h = (u + r.beta) * g / (1 + np.exp(-r.alpha * g))
+        out = out + shares[..., e, None] * linear(h, down[e], None if down_bias is None else down_bias[e])
+    return out
+
+
+@means(ops.ExpertKernel)
+def expert_kernel(x: Array, logits: Array, fc1: Array, fc2: Array, fc1_scales: Array | None, fc2_scales: Array | None,
+                  correction: Array | None, fc1_bias: Array | None, fc2_bias: Array | None, bits: int, block: int,
+                  int8_activations: bool, **how: Any) -> Array:
+    if fc1_scales is not None and fc2_scales is not None:
+        fc1, fc2 = (_unpack(q, bits) * s.repeat(block, -1) for q, s in ((fc1, fc1_scales), (fc2, fc2_scales)))
+    biases = (None, None) if fc1_bias is None else (fc1_bias[:, 0::2], fc1_bias[:, 1::2])
+    return mixture_of_experts(x, logits, fc1[:, 0::2], fc1[:, 1::2], fc2, correction, *biases, fc2_bias, **how)
+
+
+@means(ops.LatentAttention)
+def latent_attention(q_plain: Array, q_turned: Array, latent: Array, k_turned: Array, k_up: Array, v_up: Array, past: Array,
+                     past_v: Array, mask: Array, scale: float) -> tuple[Array, Array, Array]:
+    """Every head's keys and values written out."""
+    rows = np.concatenate([past, np.concatenate([latent[:, None], k_turned.swapaxes(1, 2)], -1)], 2)
+    c = latent.shape[-1]
+    k = np.concatenate([rows[..., :c] @ k_up.swapaxes(1, 2), rows[..., c:].repeat(len(k_up), 1)], -1)
+    v = rows[..., :c] @ v_up.swapaxes(1, 2)
+    score = np.concatenate([q_plain, q_turned], -1).swapaxes(1, 2) @ k.swapaxes(-1, -2) * scale
+    at, to = np.arange(latent.shape[1])[:, None] + past.shape[2], np.arange(rows.shape[2])
+    score = np.where((to <= at) & (mask[:, None, None, :] != 0), score, -np.inf)
+    p = np.exp(score - score.max(-1, keepdims=True))
+    y = (p / p.sum(-1, keepdims=True)) @ v
+    return y.swapaxes(1, 2).reshape(*latent.shape[:2], -1), rows, rows
+
+
+@means(ops.LatentGqa)
+def latent_gqa(q_plain: Array, q_turned: Array, latent: Array, k_turned: Array, k_up: Array, v_up: Array, past: Array,
+               past_v: Array, lengths: Array, total: Array, scale: float) -> tuple[Array, Array, Array]:
+    """Absorbed, through the attention of one key head; rows without padding only."""
+    asked = np.concatenate([np.einsum("bshn,hnc->bshc", q_plain, k_up), q_turned], -1)
+    row = np.concatenate([latent[:, :, None], k_turned], -1)
+    got, rows, _ = gqa(merge_heads(asked), merge_heads(row), merge_heads(row), past, past, lengths, total, None, None,
+                       asked.shape[2], 1, scale, 0.0, 0, False)
+    heads = split_heads(got, asked.shape[2])[..., :latent.shape[-1]]
+    return merge_heads(np.einsum("bshc,hvc->bshv", heads, v_up)), rows, rows

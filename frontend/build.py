@@ -103,7 +103,7 @@ class Build(Builder):
             return Weight(Tensor("f32", want), label, loc=L.File(self.ckpt.config_file))
         sizes = [o for d in shape if (o := origin(d)) is not None]
         parts = [self._stored(n, name, shape_there[1:] if at.stack else shape_there, sizes) for n in names]
-        recipe = make("reshape", make("concat", *parts), shape_there) if at.stack else parts[0]
+        recipe = self._stacked(parts, names) if at.stack else parts[0]
         for undo in at.undo:
             recipe = undo.apply(recipe, want, self.c)
         self.bound |= dict.fromkeys(names, label)
@@ -130,6 +130,16 @@ class Build(Builder):
                     f"safetensors dtype {stored.type.elem.upper()} is not loaded. Convert this checkpoint to BF16.")
             raise Unsupported("T204", says, loc)
         return make("load", name, stored.type)
+
+    def _stacked(self, parts: list[Recipe], names: tuple[str, ...]) -> Recipe:
+        """One weight of several tensors, which Malformed T207 wants stored alike."""
+        odd = next((i for i, p in enumerate(parts) if p.type != parts[0].type), None)
+        if odd is not None:
+            elems = parts[odd].type.elem, parts[0].type.elem
+            raise Malformed("T207", f"tensor {names[odd]} is stored as {elems[0]}, {names[0]} as {elems[1]}",
+                            L.join(*(L.Stored(self.ckpt.tensors[names[i]].file.name, names[i]) for i in (odd, 0))),
+                            why=f"{self.family} reads them as one weight", hint="store them all in one type")
+        return make("stack", *parts)
 
     def optional(self, name: str, *shape: int, i: int | None = None, declared: Any = None) -> Weight | None:
         """A weight that may be absent: by its config flag where there is one, else by the checkpoint's tensors."""

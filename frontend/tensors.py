@@ -68,6 +68,36 @@ class GroupedHeads:
 
 
 @dataclass(frozen=True)
+class HeadRows:
+    """Several weights whose rows stand head by head in one tensor; this is number `index` of `sizes(config)`, rows of a head."""
+
+    index: int
+    sizes: Callable[[Any], Shape]
+
+    def stored(self, shape: Shape, c: Any) -> Shape:
+        return (plain(c.heads) * sum(plain(n) for n in self.sizes(c)), *shape[1:])
+
+    def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe:
+        sizes = [plain(n) for n in self.sizes(c)]
+        start = sum(sizes[:self.index])
+        return make("group_rows", recipe, c.heads, start, start + sizes[self.index])
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """[X,N,K] stored as [X*N,K]; `count` names the config entry that is X."""
+
+    count: str
+
+    def stored(self, shape: Shape, c: Any) -> Shape:
+        return (shape[0] * shape[1], *shape[2:])
+
+    def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe:
+        rows, n = recipe.type.sizes[0], int(plain(getattr(c, self.count)))
+        return make("reshape", recipe, (n, rows // n, *recipe.type.sizes[1:]))
+
+
+@dataclass(frozen=True)
 class Transposed:
     """Stored [in, out] (GPT-2's Conv1D)."""
 

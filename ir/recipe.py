@@ -101,15 +101,17 @@ def divide(x: Recipe, y: Recipe) -> Tensor:
 
 @_typed
 def transpose(x: Recipe) -> Tensor:
-    """The two axes exchanged."""
-    _need(x.type.rank == 2 and x.type.elem not in BLOCKS, f"transpose of {x.type}")
-    return x.type.reshape(*x.type.shape[::-1])
+    """The last two axes exchanged."""
+    _need(x.type.rank in (2, 3) and x.type.elem not in BLOCKS, f"transpose of {x.type}")
+    *rest, a, b = x.type.sizes
+    return x.type.reshape(*rest, b, a)
 
 
 @_typed
 def reshape(x: Recipe, shape: tuple[int, ...]) -> Tensor:
-    """The same values under another shape."""
-    _need(x.type.elem not in BLOCKS and math.prod(shape) == x.type.count, f"{x.type} as {list(shape)}")
+    """The same values under another shape; block layouts keep their rows."""
+    _need(math.prod(shape) == x.type.count, f"{x.type} as {list(shape)}")
+    _need(x.type.elem not in BLOCKS or shape[-1] == x.type.shape[-1], f"rows of {x.type} as {list(shape)}")
     return x.type.reshape(*shape)
 
 
@@ -127,6 +129,39 @@ def concat(*parts: Recipe) -> Tensor:
     _need(all((p.type.elem, p.type.shape[1:]) == (first.elem, first.shape[1:]) for p in parts),
           f"concat of {', '.join(str(p.type) for p in parts)}")
     return first.reshape(sum(p.type.sizes[0] for p in parts), *first.shape[1:])
+
+
+@_typed
+def stack(*parts: Recipe) -> Tensor:
+    """Parts of one type along a new first axis."""
+    first = parts[0].type
+    _need(all(p.type == first for p in parts), f"stack of {', '.join(dict.fromkeys(str(p.type) for p in parts))}")
+    return first.reshape(len(parts), *first.shape)
+
+
+@_typed
+def interleave(a: Recipe, b: Recipe) -> Tensor:
+    """[X,F,...] twice to [X,2F,...]: a's rows at even places, b's at odd ones."""
+    _need(a.type == b.type and a.type.rank > 1, f"interleave of {a.type} and {b.type}")
+    n, f, *rest = a.type.sizes
+    return a.type.reshape(n, 2 * f, *rest)
+
+
+@_typed
+def join(a: Recipe, b: Recipe) -> Tensor:
+    """[X,F,...] and [X,G,...] to [X,F+G,...]."""
+    _need(a.type.elem == b.type.elem and a.type.shape[0] == b.type.shape[0] and a.type.shape[2:] == b.type.shape[2:],
+          f"join of {a.type} and {b.type}")
+    n, f, *rest = a.type.sizes
+    return a.type.reshape(n, f + b.type.sizes[1], *rest)
+
+
+@_typed
+def every(x: Recipe, start: int, stop: int, step: int) -> Tensor:
+    """x[:, start:stop:step]; block layouts keep whole rows."""
+    _need(x.type.rank > (2 if x.type.elem in BLOCKS else 1) and 0 <= start < stop <= x.type.sizes[1] and step > 0,
+          f"every {step} of {start}:{stop} of {x.type}")
+    return x.type.reshape(x.type.sizes[0], len(range(start, stop, step)), *x.type.shape[2:])
 
 
 @_typed
@@ -154,30 +189,37 @@ def dequant(x: Recipe) -> Tensor:
 
 @_typed
 def quants(x: Recipe, bits: int) -> Tensor:
-    """The blocks' integers, made unsigned, in MatMulNBits order: u8 [N, K/block, block*bits/8], low bits first."""
+    """The blocks' integers, made unsigned, in MatMulNBits order: u8 [..., N, K/block, block*bits/8], low bits first."""
     block = _block(x)
-    n, k = x.type.sizes
-    return Tensor("u8", (n, k // block, block * bits // 8))
+    *rows, k = x.type.sizes
+    return Tensor("u8", (*rows, k // block, block * bits // 8))
 
 
 @_typed
 def scales(x: Recipe) -> Tensor:
-    """One f32 factor per block: [N, K/block]."""
+    """One f32 factor per block: [..., N, K/block]."""
     block = _block(x)
-    n, k = x.type.sizes
-    return Tensor("f32", (n, k // block))
+    *rows, k = x.type.sizes
+    return Tensor("f32", (*rows, k // block))
 
 
 @_typed
 def offsets(x: Recipe) -> Tensor:
-    """What an affine block adds beyond scale*(q - 2^(bits-1)): f32 [N, K/block]."""
+    """What an affine block adds beyond scale*(q - 2^(bits-1)): f32 [..., N, K/block]."""
     return scales(x)
+
+
+@_typed
+def spread(x: Recipe, times: int) -> Tensor:
+    """Each value of the last axis so many times over."""
+    _need(x.type.elem not in BLOCKS and times > 0, f"spread of {x.type}")
+    return x.type.reshape(*x.type.shape[:-1], x.type.sizes[-1] * times)
 
 
 def _block(x: Recipe) -> int:
     """Values that share one scale; for the super-block kinds that is less than their storage block."""
-    _need(x.type.elem in PACKINGS and x.type.rank == 2, f"{x.type} has no integer blocks that a kernel takes")
-    _need(x.type.sizes[1] % BLOCKS[x.type.elem].size == 0, f"a row of {x.type} is not a whole number of blocks")
+    _need(x.type.elem in PACKINGS and x.type.rank in (2, 3), f"{x.type} has no integer blocks that a kernel takes")
+    _need(x.type.sizes[-1] % BLOCKS[x.type.elem].size == 0, f"a row of {x.type} is not a whole number of blocks")
     return PACKINGS[x.type.elem].size
 
 

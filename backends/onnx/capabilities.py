@@ -31,6 +31,11 @@ def _nbits(kernel: str, bits: int, block: int, int8: bool, cost: float) -> Kerne
     return Kernel(ops.MatMulNBits, kernel, attrs=legal, cost=cost)
 
 
+def _experts(bits: int, block: int, cost: float) -> Kernel:
+    legal = {"block": (block,), "bits": (bits,), "int8_activations": (True,)}
+    return Kernel(ops.ExpertKernel, "QMoE(int8)", attrs=legal, cost=cost)
+
+
 # Costs: time of one M=1 product of 2048 x 5632 against f32 MatMul (docs/architecture.md says how they were measured).
 CPU = Target("cpu", (
     Kernel(ops.Embedding, "Gather"),
@@ -54,6 +59,10 @@ CPU = Target("cpu", (
     Kernel(ops.RopeTable, "Cos, Sin"), Kernel(ops.Rotary, "RotaryEmbedding"), Kernel(ops.KeyLengths, "ReduceSum"),
     Kernel(ops.TotalLength, "Shape"),
     Kernel(ops.Gqa, "GroupQueryAttention", limits=GQA_LIMITS),
+    Kernel(ops.LatentGqa, "GroupQueryAttention", limits=(
+        Limit("a latent row whose width is a multiple of 8", lambda op: int(op.past.type.shape[3]) % 8 == 0),)),
+    Kernel(ops.ExpertKernel, "MoE", attrs={"block": (0,)}),
+    _experts(4, 32, cost=0.15), _experts(8, 32, cost=0.3), _experts(8, 16, cost=0.8),
 ))
 TARGETS = {t.name: t for t in (CPU,)}
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -23,12 +23,47 @@ OpT = TypeVar("OpT", bound=Op)
 EmitRule = Callable[[Any, "Emit"], None]
 RULES: dict[type[Op], EmitRule] = {}
 MS = "com.microsoft"
+OWN = "ai.uaii"
 OPSETS = {"": 23, MS: 1}
 IR_VERSION = 10
 ELEM = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "i64": TensorProto.INT64, "i32": TensorProto.INT32,
         "u8": TensorProto.UINT8, "i8": TensorProto.INT8, "bool": TensorProto.BOOL}
 DIMS = {"B": "batch_size", "S": "sequence_length", "P": "past_sequence_length", "T": "total_sequence_length",
         "L": "logits_length"}
+
+
+@dataclass
+class Body:
+    """What the body of a function is written into: nodes over values named inside it."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    named: dict[str, str] = field(default_factory=dict)  # constants by content
+
+    def node(self, kind: str, *inputs: str | None, outputs: str | tuple[str, ...] | None = None, domain: str = "",
+             **attrs: Any) -> str:
+        """One node; returns its first output. A name is made for the output unless `outputs` are given."""
+        outs = (outputs,) if isinstance(outputs, str) else outputs or (f"v{len(self.nodes)}",)
+        ins = ["" if i is None else i for i in inputs]
+        while ins and not ins[-1]:
+            ins.pop()
+        self.nodes.append(helper.make_node(kind, ins, list(outs), name=f"{kind}_{len(self.nodes)}", domain=domain, **attrs))
+        return outs[0]
+
+    def const(self, array: Any) -> str:
+        a = np.asarray(array)
+        name = f"{a.dtype}/{'x'.join(map(str, a.shape))}/{a.tobytes().hex()}"
+        if name not in self.named:
+            self.named[name] = f"c{len(self.named)}"
+            self.node("Constant", outputs=self.named[name], value=numpy_helper.from_array(a))
+        return self.named[name]
+
+
+def function(kind: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: Callable[[Body], None]) -> onnx.FunctionProto:
+    """A function of our domain, which onnxruntime inlines when it loads the model."""
+    made = Body()
+    body(made)
+    return helper.make_function(OWN, kind, list(inputs), list(outputs), made.nodes,
+                                [helper.make_opsetid(d, v) for d, v in OPSETS.items()])
 
 
 def emits(kind: type[OpT]) -> Callable[[Callable[[OpT, Emit], None]], Callable[[OpT, Emit], None]]:
@@ -49,7 +84,21 @@ class Emit:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     init: dict[str, onnx.TensorProto] = field(default_factory=dict)
     origins: dict[str, tuple[Op, Loc | None]] = field(default_factory=dict)
+    functions: list[onnx.FunctionProto] = field(default_factory=list)
     op: Op | None = None
+
+    def call(self, kind: str, inputs: Mapping[str, Value | str | None], outputs: tuple[str, ...],
+             body: Callable[[Body], None]) -> None:
+        """One node of our own domain over the op's results, and the function it stands for: `body` writes that in terms of
+        the inputs that are given, under their names here, and of `outputs`. Bodies that differ are overloads of one name."""
+        given = {n: v for n, v in inputs.items() if v is not None}
+        made = function(kind, tuple(given), outputs, body)
+        alike = [f for f in self.functions if f.name == kind]
+        number = next((i for i, f in enumerate(alike) if list(f.node) == list(made.node) and f.input == made.input), len(alike))
+        made.overload = str(number) if number else ""
+        self.functions += [made] if number == len(alike) else []
+        self.node(kind, *given.values(), domain=OWN)
+        self.nodes[-1].overload = made.overload
 
     def node(self, kind: str, *inputs: Value | str | None, outputs: tuple[Value | str, ...] | None = None,
              domain: str = "", label: str = "", **attrs: Any) -> str:
@@ -114,8 +163,9 @@ def emit(graph: Graph) -> tuple[onnx.ModelProto, Emit]:
             e.const(np.asarray(v.default, np.int64), v.name)
     inputs = [info(v.name, v.type) for v in graph.inputs]
     g = helper.make_graph(e.nodes, graph.name, inputs, outputs, list(e.init.values()))
-    model = helper.make_model(g, ir_version=IR_VERSION, producer_name="uaii",
-                              opset_imports=[helper.make_opsetid(d, v) for d, v in OPSETS.items()])
+    opsets = OPSETS | ({OWN: 1} if e.functions else {})
+    model = helper.make_model(g, ir_version=IR_VERSION, producer_name="uaii", functions=e.functions,
+                              opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
     return model, e
 
 

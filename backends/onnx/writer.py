@@ -13,8 +13,10 @@ from onnx import TensorProto
 from uaii.backends import recipes
 from uaii.backends.onnx.emit import ELEM, weight_name
 from uaii.backends.onnx.tables import add_tables, is_table
+from uaii.backends.slices import slices
 from uaii.ir.core import Graph, Weight
 from uaii.ir.diag import Internal
+from uaii.ir.recipe import Recipe
 
 DATA = "model.onnx.data"
 ALIGN = 64
@@ -42,14 +44,10 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
         for w in own:
             end += -end % ALIGN
             out.seek(end)
-            values = np.ascontiguousarray(recipes.evaluate(w.recipe, source))
-            held = recipes.DTYPES.get(w.type.elem, np.uint8)
-            if values.nbytes != w.type.nbytes or values.dtype != held:
-                gave = f"{values.dtype}{list(values.shape)}"
-                raise Internal("E310", f"@{w.name} is {w.type}, its recipe gave {gave}", w.loc)
-            out.write(values.data.cast("B") if values.nbytes else b"")
-            places[w.name] = Placed(end, values.nbytes)
-            end += values.nbytes
+            for piece in slices(w.recipe):
+                out.write(_bytes(w, piece, source))
+            places[w.name] = Placed(end, w.type.nbytes)
+            end += w.type.nbytes
             if progress:
                 progress(w.name, sum(p.nbytes for p in places.values()), total)
     add_tables(model, graph, source)
@@ -61,6 +59,15 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
         model.graph.initializer.append(_external(w, places[w.name]))
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     return places
+
+
+def _bytes(w: Weight, recipe: Recipe, source: recipes.Source) -> memoryview | bytes:
+    """The values of a slice of `w`, as stored."""
+    values = np.ascontiguousarray(recipes.evaluate(recipe, source))
+    if values.nbytes != recipe.type.nbytes or values.dtype != recipes.DTYPES.get(w.type.elem, np.uint8):
+        gave = f"{values.dtype}{list(values.shape)}"
+        raise Internal("E310", f"@{w.name} is {w.type}, its recipe gave {gave}", w.loc)
+    return values.data.cast("B") if values.nbytes else b""
 
 
 def _external(w: Weight, at: Placed) -> TensorProto:

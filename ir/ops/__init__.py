@@ -1,8 +1,9 @@
 """The operations, one class each: fields, then the typing rule. Importing this package registers them all."""
 from __future__ import annotations
 
-from uaii.ir.ops.attention import Attention, Positions, Rope, RopeScaling, ScaleRows, SplitHeads, Temperature
+from uaii.ir.ops.attention import Attention, LatentAttention, Positions, Rope, RopeScaling, ScaleRows, SplitHeads, Temperature
 from uaii.ir.ops.elementwise import ACTS, Activation, Add, Clamp, Gated, Mul, Scale, Softcap
+from uaii.ir.ops.experts import ExpertKernel, MixtureOfExperts, Routed
 from uaii.ir.ops.kernels import (
     BlockSpread,
     BlockSum,
@@ -11,6 +12,7 @@ from uaii.ir.ops.kernels import (
     Gqa,
     Halves,
     KeyLengths,
+    LatentGqa,
     LengthFreqs,
     MatMulNBits,
     MergeHeads,
@@ -23,7 +25,8 @@ from uaii.ir.ops.linear import Embedding, LastPositions, LayerNorm, Linear, RmsN
 
 __all__ = [
     "ACTS", "Activation", "Add", "Attention", "BlockSpread", "BlockSum", "Clamp", "DynamicFreqs", "Embedding", "EmbeddingNBits",
-    "Gated", "Gqa", "Halves", "KeyLengths", "LastPositions", "LayerNorm", "LengthFreqs", "Linear", "MatMulNBits", "MergeHeads",
-    "Mul", "Positions", "RmsNorm", "Rope", "RopeScaling", "RopeTable", "Rotary", "Scale", "ScaleRows", "SkipRmsNorm", "Softcap",
-    "SplitHeads", "Temperature", "TotalLength",
+    "ExpertKernel", "Gated", "Gqa", "Halves", "KeyLengths", "LastPositions", "LatentAttention", "LatentGqa", "LayerNorm",
+    "LengthFreqs", "Linear", "MatMulNBits", "MergeHeads", "MixtureOfExperts", "Mul", "Positions", "RmsNorm", "Rope",
+    "RopeScaling", "RopeTable", "Rotary", "Scale", "Routed", "ScaleRows", "SkipRmsNorm", "Softcap", "SplitHeads", "Temperature",
+    "TotalLength",
 ]

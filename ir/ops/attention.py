@@ -127,3 +127,38 @@ class Attention(Op, name="attention"):
         self.need(self.window >= 0 and self.softcap >= 0, "window and softcap are not negative")
         cache = self.past_k.type.reshape(b, kv, "T", d)
         return self.q.type.reshape(b, s, int(heads) * int(d)), cache, cache
+
+
+class LatentAttention(Op, name="latent_attention"):
+    """Causal attention of many heads over one cached latent row for each token (DeepSeek-V2, 2024, section 2.1).
+
+    q_plain [B,S,H,n], q_turned [B,S,H,r] (rotated), latent [B,S,c] (normed), k_turned [B,S,1,r] (rotated, shared by all
+    heads), k_up [H,n,c], v_up [H,v,c], past [B,1,P,c+r], mask [B,T] -> [B,S,H*v], and the rows [B,1,T,c+r] twice: head h has
+    the key [k_up[h] latent | k_turned] and the value v_up[h] latent. score = scale * q.k. `past_v` is `past` under the
+    name that a cache of keys and values has for it; a runtime may give both one buffer.
+    """
+
+    q_plain: Value
+    q_turned: Value
+    latent: Value
+    k_turned: Value
+    k_up: Value
+    v_up: Value
+    past: Value
+    past_v: Value
+    mask: Value
+    scale: float
+
+    def infer(self) -> tuple[Tensor, ...]:
+        b, s, heads, n = self.q_plain.type.shape
+        c, r = self.latent.type.shape[-1], self.q_turned.type.shape[-1]
+        self.need(self.q_turned.type.shape == (b, s, heads, r), f"q is {self.q_plain.type} and {self.q_turned.type}")
+        self.need(self.latent.type.shape == (b, s, c) and self.k_turned.type.shape == (b, s, 1, r),
+                  f"the new row is {self.latent.type} and {self.k_turned.type}")
+        v = self.v_up.type.shape[1]
+        self.need(self.k_up.type.shape == (heads, n, c) and self.v_up.type.shape == (heads, v, c),
+                  f"k_up is {self.k_up.type}, v_up {self.v_up.type}")
+        self.need(self.past.type.shape == (b, 1, "P", int(c) + int(r)) and self.past_v.type == self.past.type,
+                  f"past rows are {self.past.type}")
+        cache = self.past.type.reshape(b, 1, "T", int(c) + int(r))
+        return self.q_plain.type.reshape(b, s, int(heads) * int(v)), cache, cache

@@ -218,3 +218,30 @@ class Gqa(Op, name="gqa", stages="ort"):
         self.need((self.cos is None) == (self.sin is None), "cos and sin go together")
         cache = self.past_k.type.reshape(b, self.kv_heads, "T", d)
         return self.q.type.reshape(b, s, self.heads * int(d)), cache, cache
+
+
+class LatentGqa(Op, name="latent_gqa", stages="ort"):
+    """latent_attention with the projections absorbed: GroupQueryAttention of H heads over the one latent row of each token.
+
+    Head h asks with [q_plain[h] k_up[h] | q_turned[h]], and of what it gets the first c features go through v_up[h]. Operands
+    as in latent_attention; lengths and total as in gqa.
+    """
+
+    q_plain: Value
+    q_turned: Value
+    latent: Value
+    k_turned: Value
+    k_up: Value
+    v_up: Value
+    past: Value
+    past_v: Value
+    lengths: Value
+    total: Value
+    scale: float
+
+    def infer(self) -> tuple[Tensor, ...]:
+        b, s, heads, _ = self.q_plain.type.shape
+        width = int(self.latent.type.shape[-1]) + int(self.k_turned.type.shape[-1])
+        self.need(self.past.type.shape == (b, 1, "P", width), f"past rows are {self.past.type}")
+        cache = self.past.type.reshape(b, 1, "T", width)
+        return self.q_plain.type.reshape(b, s, int(heads) * int(self.v_up.type.shape[1])), cache, cache

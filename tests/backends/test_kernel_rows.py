@@ -15,12 +15,13 @@ from uaii.backends.onnx import emit
 from uaii.backends.onnx.capabilities import CPU, TARGETS, target
 from uaii.ir.core import OPS, Graph
 from uaii.ir.diag import Usage
-from uaii.ir.ops import ACTS, Attention, Rope
+from uaii.ir.ops import ACTS, Attention, LatentAttention, MixtureOfExperts, Rope
 from uaii.ir.parse import parse
 from uaii.ir.stages import Stage
 from uaii.ir.target import Kernel
 from uaii.ir.types import FLOATS, PACKINGS
 from uaii.passes.lower_attention import LowerAttention, LowerRope
+from uaii.passes.lower_experts import LowerExperts, LowerLatentAttention
 
 emit._load_rules()
 EXACT, F32, PRODUCT = 0.0, 1e-6, 4e-6  # of the largest value: copies, elementwise f32, sums of products
@@ -111,6 +112,45 @@ def _step(past: int, new: int, batch: int = 2, d: int = 32) -> dict[str, Any]:
     return made | {"lengths": np.full(batch, past + new - 1, np.int32), "total": np.array(past + new, np.int32)}
 
 
+def _experts(name: str, attrs: str = "top_k=2", correction: bool = False, bias: bool = False,
+             kinds: tuple[str, str] | None = None) -> Proof:
+    """Eight experts of 96 features over 64, or of a super-block over one where they are packed."""
+    e, f = (256, 512) if kinds else (64, 96)
+    operands, lines = "@fc1, @fc2", []
+    bits, block = (max(PACKINGS[k].bits for k in kinds), min(PACKINGS[k].size for k in kinds)) if kinds else (32, 0)
+    for n, (rows, width) in (("fc1", (2 * f, e)), ("fc2", (e, f))):
+        shape = f"[8,{rows},{width}]"
+        if kinds is None:
+            lines.append(f'@{n} : f32{shape} = "{n}":f32{shape}')
+            continue
+        kind = kinds[n == "fc2"]
+        packed, times = f"[8, {rows}, {width * bits // 8}]", PACKINGS[kind].size // block
+        scales = f'scales("{n}":{kind}{shape})'
+        lines += [f'@{n} : u8{packed.replace(" ", "")} = reshape(quants("{n}":{kind}{shape}, {bits}), {packed})',
+                  f"@{n}s : f32[8,{rows},{width // block}] = {f'spread({scales}, {times})' if times > 1 else scales}"]
+    attrs += f", bits={bits}, block={block}, int8_activations=True" * bool(kinds)
+    named = ", fc1_scales=@fc1s, fc2_scales=@fc2s" * bool(kinds)
+    if correction:
+        lines, named = [*lines, '@c : f32[8] = "c":f32[8]'], f"{named}, correction=@c"
+    if bias:
+        lines += [f'@b1 : f32[8,{2 * f}] = "b1":f32[8,{2 * f}]', f'@b2 : f32[8,{e}] = "b2":f32[8,{e}]']
+        named += ", fc1_bias=@b1, fc2_bias=@b2"
+    body = "\n".join([*lines, f"%z = expert_kernel %x, %logits, {operands}{named} {{{attrs}}} : f32[B,S,{e}]"])
+    return Proof(name, f"%x: f32[B,S,{e}], %logits: f32[B,S,8]", body, 2e-2 if kinds else PRODUCT)
+
+
+def _latent(name: str, feeds: dict[str, Any] | None = None) -> Proof:
+    """Five heads of 12 + 8 features over rows of 32 + 8."""
+    inputs = ("%past_k: f32[B,1,P,40], %past_v: f32[B,1,P,40], %lengths: i32[B], %total: i32[], %qp: f32[B,S,5,12], "
+              "%qt: f32[B,S,5,8], %c: f32[B,S,32], %kt: f32[B,S,1,8]")
+    body = ('@k : f32[5,12,32] = "k":f32[5,12,32]\n@v : f32[5,6,32] = "v":f32[5,6,32]\n'
+            "%z, %row, %same = latent_gqa %qp, %qt, %c, %kt, @k, @v, %past_k, %past_v, %lengths, %total {scale=0.2} : "
+            "f32[B,S,30], f32[B,1,T,40], f32[B,1,T,40]")
+    past = np.random.default_rng(5).normal(size=(1, 1, 4, 40))
+    return Proof(name, inputs, body, PRODUCT, feeds or {"past_k": past, "past_v": past})
+
+
+DEEPSEEK = "top_k=3, scores=sigmoid, scale=2.5, groups=4, groups_used=2, group_score=top2, floor=1e-20"
 TWO_SETS = "@t : f32[2,8] = reshape(concat(rope_freqs(10000.0, 16, default), rope_freqs(500.0, 16, default)), [2, 8])"
 PROOFS = [
     Proof("embedding", "%ids: i64[B,S]", '@t : f32[40,64] = "t":f32[40,64]\n%z = embedding %ids, @t : f32[B,S,64]', EXACT),
@@ -187,6 +227,15 @@ PROOFS = [
     _gqa("attention, packed", packed=True), _gqa("attention, packed and rotated", packed=True, turned=32, attrs=", window=5"),
     _gqa("attention, nothing past", turned=32, feeds=_step(0, 5)),
     _gqa("attention, one new token", turned=32, feeds=_step(9, 1)),
+    _latent("latent attention"),
+    _experts("experts"), _experts("experts, weights as they are", "top_k=3, renormalise=False"),
+    _experts("experts, biases and a limit", "top_k=4, alpha=1.702, beta=1.0, limit=0.5", bias=True),
+    _experts("experts, scaled softmax in groups", "top_k=2, renormalise=False, scale=3.0, groups=4, groups_used=2"),
+    _experts("experts, corrected sigmoid in groups", DEEPSEEK, correction=True),
+    _experts("experts, sigmoid weights as they are", DEEPSEEK + ", renormalise=False", correction=True),
+    *(_experts(f"packed experts, {a} and {b}", kinds=(a, b)) for a, b in
+      (("q4_0", "q4_0"), ("q4_0", "q8_0"), ("q8_0", "q5_0"), ("iq4_nl", "q6_k"))),
+    _experts("packed experts, corrected", DEEPSEEK, correction=True, kinds=("q8_0", "iq4_nl"), bias=True),
 ]
 PROVED = {p.name: p for p in PROOFS}
 
@@ -221,8 +270,9 @@ def test_every_row_is_proved() -> None:
 
 
 def test_every_op_of_the_ort_stage_has_a_row_a_meaning_and_a_rule() -> None:
-    lowered = {LowerAttention.root, LowerRope.root}  # legal there until their pass has run
-    assert lowered == {Attention, Rope}
+    # legal there until their pass has run
+    lowered = {p.root for p in (LowerAttention, LowerRope, LowerExperts, LowerLatentAttention)}
+    assert lowered == {Attention, Rope, MixtureOfExperts, LatentAttention}
     kernels = {op for op in OPS.values() if Stage.ORT in op.stages} - lowered
     assert {k.op for k in CPU.kernels} == kernels
     assert set(emit.RULES) == kernels

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from uaii.backends import recipes
+from uaii.backends import recipes, slices
 from uaii.ir.diag import Internal
 from uaii.ir.parse import parse
 from uaii.ir.recipe import RECIPES, Recipe, make
@@ -36,6 +36,11 @@ GOOD = {
     'quants("a":q8_0[3,64], 8)': "u8[3,2,32]",
     'scales("a":q4_0[3,96])': "f32[3,3]", 'offsets("a":q4_1[3,96])': "f32[3,3]",
     'quants("a":q6_k[3,256], 8)': "u8[3,16,16]", 'scales("a":q4_k[3,512])': "f32[3,16]", "view(other, u8[4,4])": "u8[4,4]",
+    'stack("a":q4_0[4,32], "b":q4_0[4,32])': "q4_0[2,4,32]", 'transpose("a":f16[2,4,6])': "f16[2,6,4]",
+    'interleave("a":q8_0[2,3,32], "b":q8_0[2,3,32])': "q8_0[2,6,32]", 'interleave("a":f32[2,3], "b":f32[2,3])': "f32[2,6]",
+    'join("a":q8_0[2,3,32], "b":q8_0[2,1,32])': "q8_0[2,4,32]", 'every("a":q4_0[2,6,32], 1, 6, 2)': "q4_0[2,3,32]",
+    'every("a":f32[2,6], 0, 3, 1)': "f32[2,3]", 'spread("a":f32[2,3], 2)': "f32[2,6]",
+    'reshape("a":q8_0[6,64], [2, 3, 64])': "q8_0[2,3,64]", 'quants("a":q4_0[2,3,64], 8)': "u8[2,3,2,32]",
     "rope_freqs(10000.0, 16, default)": "f32[8]", "rope_cos(rope_freqs(10000.0, 16, linear, 2.0), 32, 1.5)": "f32[32,8]",
     "rope_sin(rope_freqs(10000.0, 16, yarn, 2.0, 1.0, 4.0), 32, 1.5)": "f32[32,8]",
 }
@@ -49,7 +54,11 @@ BAD = {
     'group_rows("a":f32[12], 5, 0, 1)': "of each of 5 groups", 'group_rows("a":f32[12], 3, 2, 5)': "rows 2:5",
     'unpermute("a":f32[12,4], 4)': "over 4 heads", 'dequant("a":f16[4])': "dequant of f16",
     'quants("a":f16[2,256], 8)': "no integer blocks", 'scales("a":f32[2,32])': "no integer blocks",
-    'offsets("a":q4_1[2,2,32])': "no integer blocks", 'scales("a":q4_0[2,48])': "not a whole number of blocks",
+    'offsets("a":q4_1[2,2,2,32])': "no integer blocks", 'stack("a":f32[4], "b":f16[4])': "stack of f32[4], f16[4]",
+    'interleave("a":f32[4], "b":f32[4])': "interleave of", 'interleave("a":f32[2,4], "b":f32[2,5])': "interleave of",
+    'join("a":f32[2,3], "b":f32[3,3])': "join of", 'every("a":q4_0[4,32], 0, 2, 1)': "every 1 of 0:2",
+    'every("a":f32[4,6], 2, 7, 1)': "every 1 of 2:7", 'spread("a":q4_0[4,32], 2)': "spread of q4_0",
+    'reshape("a":q8_0[4,64], [4, 2, 32])': "rows of q8_0[4,64]", 'scales("a":q4_0[2,48])': "not a whole number of blocks",
 }
 
 
@@ -115,6 +124,47 @@ def test_structural_recipes() -> None:
     np.testing.assert_array_equal(got('rows("a":f32[8,6], 2, 5)', a=a), a[2:5])
     np.testing.assert_array_equal(got('concat("a":f32[8,6], "a":f32[8,6])', a=a), np.concatenate([a, a]))
     np.testing.assert_array_equal(got('group_rows("a":f32[8,6], 2, 1, 3)', a=a), a[[1, 2, 5, 6]])
+
+
+def test_recipes_of_stacks() -> None:
+    a, b = RNG.normal(size=(2, 3, 6)).astype(np.float32), RNG.normal(size=(2, 3, 6)).astype(np.float32)
+    np.testing.assert_array_equal(got('stack("a":f32[2,3,6], "b":f32[2,3,6])', a=a, b=b), np.stack([a, b]))
+    rows = got('interleave("a":f32[2,3,6], "b":f32[2,3,6])', a=a, b=b)
+    np.testing.assert_array_equal(rows[:, 0::2], a)
+    np.testing.assert_array_equal(rows[:, 1::2], b)
+    np.testing.assert_array_equal(got('join("a":f32[2,3,6], "b":f32[2,3,6])', a=a, b=b), np.concatenate([a, b], 1))
+    np.testing.assert_array_equal(got('every("a":f32[2,3,6], 1, 3, 2)', a=a), a[:, 1:3:2])
+    np.testing.assert_array_equal(got('transpose("a":f32[2,3,6])', a=a), np.stack([x.T for x in a]))
+    np.testing.assert_array_equal(got('spread("a":f32[2,3,6], 2)', a=a), np.repeat(a, 2, 2))
+
+
+@pytest.mark.parametrize("text", [
+    'quants(interleave("g":q4_0[8,3,64], "u":q4_0[8,3,64]), 8)', 'spread(scales(join("g":q4_0[8,3,64], "u":q4_0[8,3,64])), 2)',
+    'reshape(quants("g":q4_0[8,3,64], 4), [8, 3, 32])', 'cast(stack("a":f16[5,6], "b":f16[5,6], "a":f16[5,6]), f32)',
+    'transpose(every("c":f32[8,6,4], 1, 6, 2))', 'dequant("g":q4_0[8,3,64])', 'add(scale("c":f32[8,6,4], 0.5), 1.0)'])
+@pytest.mark.parametrize("share", [1, 3, 5])
+def test_slices_of_experts_read_what_they_need(text: str, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe that the writer cuts gives the same bytes, and asks for one slice of a stored tensor at a time."""
+    raw = RNG.integers(0, 256, (8, 3, 2, 18)).astype(np.uint8)
+    raw[..., :2] = RNG.normal(size=(8, 3, 2, 1)).astype(np.float16).view(np.uint8).reshape(8, 3, 2, 2)
+    a = RNG.normal(size=(5, 6)).astype(np.float16)
+    stored = Stored({"g": raw.reshape(8, 3, 36), "u": raw[::-1].reshape(8, 3, 36), "a": a, "b": a + 1,
+                     "c": RNG.normal(size=(8, 6, 4)).astype(np.float32)})
+    whole = recipe(text)
+    monkeypatch.setattr(slices, "LARGE", share * whole.type.nbytes // whole.type.sizes[0])
+    parts = list(slices.slices(whole))
+    assert len(parts) == -(-whole.type.sizes[0] // share) and sum(p.type.sizes[0] for p in parts) == whole.type.sizes[0]
+    joined = np.concatenate([recipes.evaluate(p, stored) for p in parts])
+    np.testing.assert_array_equal(joined, recipes.evaluate(whole, stored))
+
+
+@pytest.mark.parametrize("text", [
+    'transpose("t":f32[8,6])', 'reshape("t":f32[8,6], [4, 12])', 'unpermute("t":f32[8,6], 2)',
+    'concat("t":f32[8,6], "t":f32[8,6])',
+    'rope_freqs(10000.0, 16, default)'])
+def test_recipes_that_mix_rows_stay_whole(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "LARGE", 8)
+    assert list(slices.slices(recipe(text))) == [recipe(text)]
 
 
 def test_unpermute_undoes_what_llama_cpp_does_row_by_row() -> None:
