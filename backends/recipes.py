@@ -1,6 +1,7 @@
 """Evaluates weight recipes with NumPy, a slice of rows at a time where that saves memory."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from uaii.ir.types import BLOCKS
 Array = NDArray[Any]
 DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "bf16": np.uint16, "i64": np.int64, "i32": np.int32,
           "i8": np.int8, "u8": np.uint8, "bool": np.bool_}
-CHUNK = 1 << 22  # values converted at a time
+CHUNK = 1 << 20  # values converted at a time: few enough that the temporaries stay in the processor's caches
 
 
 class Source(Protocol):
@@ -63,10 +64,11 @@ def _narrow(x: Array, elem: str) -> Array:
 
 def _by_rows(x: Array, out_shape: tuple[int, ...], dtype: Any, convert: Callable[[Array], Array]) -> Array:
     """convert() over slices of rows into one array, so that temporaries stay small."""
-    if x.ndim == 0 or x.size <= CHUNK:
+    values = max(x.size, math.prod(out_shape))
+    if x.ndim == 0 or values <= CHUNK:
         return convert(x).reshape(out_shape).astype(dtype, copy=False)
     out = np.empty((x.shape[0], *out_shape[1:]), dtype)
-    step = max(1, CHUNK // max(1, x[0].size))
+    step = max(1, CHUNK * x.shape[0] // values)
     for start in range(0, x.shape[0], step):
         part = convert(x[start:start + step])
         out[start:start + step] = part.reshape(-1, *out_shape[1:])

@@ -10,7 +10,7 @@ from functools import cache
 import gguf
 import numpy as np
 
-from uaii.backends.blocks.kind import Array, Kind, fields, half
+from uaii.backends.blocks.kind import Array, Kind, bits16, fields, half, look
 
 PAIRS, QUADS, SEVENS, THREES = (0, 4), (0, 2, 4, 6), (0, 7, 14, 21), (0, 3, 6, 9)
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
@@ -41,14 +41,17 @@ def _eighths() -> Array:
     return np.concatenate([grid + np.int8(1), grid - np.int8(1)]).view(np.uint64).ravel()
 
 
+@cache
+def _turned(name: str) -> Array:
+    """A grid of 8 values a code under each seven bits of signs, u64 [128 * codes], the signs above the code."""
+    grid = _words(name)
+    return _signed(np.tile(grid, 128), np.repeat(SEVEN_BITS, len(grid))).view(np.uint64)
+
+
 def _signed(groups: Array, masks: Array) -> Array:
     """i8 [blocks, values]: words of 4 or 8 values, and a mask for each 8."""
     words = np.ascontiguousarray(groups).view(np.uint64)
     return (words ^ masks).view(np.int8) - np.ascontiguousarray(masks).view(np.int8)
-
-
-def _bits16(raw: Array, start: int, stop: int) -> Array:
-    return np.ascontiguousarray(raw[:, start:stop]).view(np.uint16)
 
 
 def _bits32(raw: Array, start: int, stop: int) -> Array:
@@ -57,8 +60,11 @@ def _bits32(raw: Array, start: int, stop: int) -> Array:
 
 def _split(words: Array, shifts: tuple[int, ...], mask: int) -> Array:
     """Bit fields of each word, in order: [blocks, words * fields]."""
-    out = (words[:, :, None] >> np.array(shifts, words.dtype)) & words.dtype.type(mask)
-    return np.asarray(out).reshape(len(words), -1)
+    out = np.empty((*words.shape, len(shifts)), words.dtype)
+    for i, shift in enumerate(shifts):
+        np.right_shift(words, words.dtype.type(shift), out=out[:, :, i])
+    out &= words.dtype.type(mask)
+    return out.reshape(len(words), -1)
 
 
 def _wide(low: Array, high: Array) -> Array:
@@ -69,33 +75,33 @@ def _wide(low: Array, high: Array) -> Array:
 def _iq2_xxs(raw: Array) -> Array:
     pairs = _bits32(raw, 2, 66).reshape(len(raw), 8, 2)
     codes = np.ascontiguousarray(pairs[:, :, 0]).view(np.uint8)
-    return _signed(_words("IQ2_XXS")[codes], SEVEN_BITS[_split(pairs[:, :, 1], SEVENS, 127)])
+    return look(_turned("IQ2_XXS"), _split(pairs[:, :, 1], SEVENS, 127) << 8 | codes).view(np.int8)
 
 
 def _iq2_xs(raw: Array) -> Array:
-    both = _bits16(raw, 2, 66)
-    return _signed(_words("IQ2_XS")[both & 511], SEVEN_BITS[both >> 9])
+    return look(_turned("IQ2_XS"), bits16(raw, 2, 66)).view(np.int8)
 
 
 def _iq2_s(raw: Array) -> Array:
-    return _signed(_words("IQ2_S")[_wide(raw[:, 2:34], fields(raw, 66, 74, 1, QUADS, 3))], MASKS[raw[:, 34:66]])
+    return _signed(look(_words("IQ2_S"), _wide(raw[:, 2:34], fields(raw, 66, 74, 1, QUADS, 3))), look(MASKS, raw[:, 34:66]))
 
 
 def _iq3_xxs(raw: Array) -> Array:
-    return _signed(_words("IQ3_XXS")[raw[:, 2:66]], SEVEN_BITS[_split(_bits32(raw, 66, 98), SEVENS, 127)])
+    return _signed(look(_words("IQ3_XXS"), raw[:, 2:66]), look(SEVEN_BITS, _split(_bits32(raw, 66, 98), SEVENS, 127)))
 
 
 def _iq3_s(raw: Array) -> Array:
-    return _signed(_words("IQ3_S")[_wide(raw[:, 2:66], fields(raw, 66, 74, 1, tuple(range(8)), 1))], MASKS[raw[:, 74:106]])
+    codes = _wide(raw[:, 2:66], fields(raw, 66, 74, 1, tuple(range(8)), 1))
+    return _signed(look(_words("IQ3_S"), codes), look(MASKS, raw[:, 74:106]))
 
 
 def _iq1_s(raw: Array) -> Array:
-    high = _bits16(raw, 34, 50)
-    return _eighths()[_wide(raw[:, 2:34], _split(high, THREES, 7) | np.repeat(high >> 15 << 3, 4, axis=1))].view(np.int8)
+    high = bits16(raw, 34, 50)
+    return look(_eighths(), _wide(raw[:, 2:34], _split(high, THREES, 7) | np.repeat(high >> 15 << 3, 4, axis=1))).view(np.int8)
 
 
 def _iq1_m(raw: Array) -> Array:
-    return _eighths()[_wide(raw[:, :32], fields(raw, 32, 48, 1, PAIRS, 15))].view(np.int8)
+    return look(_eighths(), _wide(raw[:, :32], fields(raw, 32, 48, 1, PAIRS, 15))).view(np.int8)
 
 
 def _quarter(raw: Array, four_bits: Array, by: float) -> Array:
@@ -107,11 +113,11 @@ def _iq3_s_scale(raw: Array) -> Array:
 
 
 def _iq1_s_scale(raw: Array) -> Array:
-    return half(raw, 0) * (2 * ((_bits16(raw, 34, 50) >> 12) & 7) + 1).astype(np.float32) * np.float32(0.125)
+    return half(raw, 0) * (2 * ((bits16(raw, 34, 50) >> 12) & 7) + 1).astype(np.float32) * np.float32(0.125)
 
 
 def _iq1_m_scale(raw: Array) -> Array:
-    words = _bits16(raw, 48, 56)
+    words = bits16(raw, 48, 56)
     d = ((words[:, 0:1] >> 12) | ((words[:, 1:2] >> 8) & 0x00F0) | ((words[:, 2:3] >> 4) & 0x0F00) | (words[:, 3:4] & 0xF000))
     return d.view(np.float16).astype(np.float32) * (2 * _split(words, THREES, 7) + 1).astype(np.float32) * np.float32(0.125)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,31 @@ def nibbles(raw: Array, start: int, stop: int) -> Array:
 
 def fields(raw: Array, start: int, stop: int, group: int, shifts: tuple[int, ...], mask: int) -> Array:
     """Bit fields of groups of `group` bytes, one pass over a group per shift: u8 [blocks, fields]."""
-    qs = raw[:, start:stop].reshape(len(raw), -1, 1, group)
-    out = (qs >> np.array(shifts, np.uint8).reshape(1, 1, -1, 1)) & np.uint8(mask)
+    qs = raw[:, start:stop].reshape(len(raw), -1, group)
+    if group == 1:
+        return look(_fields_of(shifts, mask), qs).view(np.uint8).reshape(len(raw), -1)
+    out = np.empty((len(raw), qs.shape[1], len(shifts), group), np.uint8)
+    for i, shift in enumerate(shifts):
+        np.right_shift(qs, np.uint8(shift), out=out[:, :, i])
+    out &= np.uint8(mask)
     return out.reshape(len(raw), -1)
+
+
+@cache
+def _fields_of(shifts: tuple[int, ...], mask: int) -> Array:
+    """Each byte's bit fields, as one word."""
+    every = np.arange(256, dtype=np.uint8)[:, None] >> np.array(shifts, np.uint8)
+    return np.ascontiguousarray(every & np.uint8(mask)).view(f"u{len(shifts)}").ravel()
+
+
+def look(table: Array, codes: Array) -> Array:
+    """table[codes] of legal codes; NumPy is quickest with indices of its own width and no bounds to report."""
+    return table.take(codes.astype(np.intp), mode="clip")
+
+
+def bits16(raw: Array, start: int, stop: int) -> Array:
+    """The bytes as words: u16 [blocks, (stop-start)/2]."""
+    return np.ascontiguousarray(raw[:, start:stop]).view(np.uint16)
 
 
 def finite(values: Array, names: str) -> Array:
