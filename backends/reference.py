@@ -203,7 +203,7 @@ def rotary(x: Array, cos: Array, sin: Array, heads: int, interleaved: bool) -> A
 
 @means(ops.Attention)
 def attention(q: Array, k: Array, v: Array, past_k: Array, past_v: Array, mask: Array, scale: float, softcap: float,
-              window: int) -> tuple[Array, Array, Array]:
+              window: int, sinks: Array | None) -> tuple[Array, Array, Array]:
     k = np.concatenate([past_k, k.swapaxes(1, 2)], 2)
     v = np.concatenate([past_v, v.swapaxes(1, 2)], 2)
     group = q.shape[2] // k.shape[1]
@@ -213,8 +213,10 @@ def attention(q: Array, k: Array, v: Array, past_k: Array, past_v: Array, mask: 
     at, to = np.arange(q.shape[1])[:, None] + past_k.shape[2], np.arange(k.shape[2])
     sees = (to <= at) & ((at - to < window) if window else True)
     score = np.where(sees & (mask[:, None, None, :] != 0), score, -np.inf)
-    p = np.exp(score - score.max(-1, keepdims=True))
-    y = (p / p.sum(-1, keepdims=True)) @ v.repeat(group, 1)
+    sink = np.full((1, 1, 1), -np.inf) if sinks is None else sinks[:, None, None]
+    top = np.maximum(score.max(-1, keepdims=True), sink)
+    p = np.exp(score - top)
+    y = (p / (p.sum(-1, keepdims=True) + np.exp(sink - top))) @ v.repeat(group, 1)
     return y.swapaxes(1, 2).reshape(q.shape[0], q.shape[1], -1), k, v
 
 
@@ -269,8 +271,8 @@ def total_length(mask: Array) -> Array:
 
 @means(ops.Gqa)
 def gqa(q: Array, k: Array | None, v: Array | None, past_k: Array, past_v: Array, lengths: Array, total: Array,
-        cos: Array | None, sin: Array | None, heads: int, kv_heads: int, scale: float, softcap: float, window: int,
-        interleaved: bool) -> tuple[Array, Array, Array]:
+        cos: Array | None, sin: Array | None, sinks: Array | None, heads: int, kv_heads: int, scale: float, softcap: float,
+        window: int, interleaved: bool) -> tuple[Array, Array, Array]:
     """Rows without padding only: the kernel's placement of padded rows is its own."""
     if not (np.asarray(lengths) + 1 == total).all():
         raise Internal("R004", "the reference has no padded rows for gqa")
@@ -282,7 +284,7 @@ def gqa(q: Array, k: Array | None, v: Array | None, past_k: Array, past_v: Array
         at = slice(past_k.shape[2], int(total))
         q, k = (turn(t, cos[None, at, None], sin[None, at, None], interleaved) for t in (q, k))
     mask = np.ones((q.shape[0], int(total)))
-    attended: tuple[Array, Array, Array] = attention(q, k, v, past_k, past_v, mask, scale, softcap, window)
+    attended: tuple[Array, Array, Array] = attention(q, k, v, past_k, past_v, mask, scale, softcap, window, sinks)
     return attended
 
 

@@ -60,8 +60,8 @@ class FuseQkv(Pass):
         if isinstance(one, Why):
             return one
         one.out.name = f"{stem}.qkv"
-        return Gqa(one.out, None, None, op.past_k, op.past_v, op.lengths, op.total, op.cos, op.sin, heads=op.heads,
-                   kv_heads=op.kv_heads, scale=op.scale, softcap=op.softcap, window=op.window,
+        return Gqa(one.out, None, None, op.past_k, op.past_v, op.lengths, op.total, op.cos, op.sin, op.sinks,
+                   heads=op.heads, kv_heads=op.kv_heads, scale=op.scale, softcap=op.softcap, window=op.window,
                    interleaved=op.interleaved).results
 
 

@@ -34,7 +34,7 @@ class LowerAttention(Pass):
     def rule(self, op: Attention, rw: Rewrite) -> Answer:
         lengths, total = KeyLengths(op.mask).out, TotalLength(op.mask).out
         q, k, v = (MergeHeads(x).out for x in (op.q, op.k, op.v))
-        return Gqa(q, k, v, op.past_k, op.past_v, lengths, total, heads=int(op.q.type.shape[2]),
+        return Gqa(q, k, v, op.past_k, op.past_v, lengths, total, sinks=op.sinks, heads=int(op.q.type.shape[2]),
                    kv_heads=int(op.k.type.shape[2]), scale=op.scale, softcap=op.softcap, window=op.window).results
 
 
@@ -68,7 +68,7 @@ class FuseRope(Pass):
             return Why("positions are not counted from the mask; the kernel counts them itself")
         cos, sin = (rw.weight(f"rope.{part}", make(f"rope_{part}", q.freqs.recipe, self.context, q.magnitude), q.freqs)
                     for part in ("cos", "sin"))
-        made = Gqa(merge(q.x), merge(k.x), op.v, op.past_k, op.past_v, op.lengths, op.total, cos, sin, heads=op.heads,
+        made = Gqa(merge(q.x), merge(k.x), op.v, op.past_k, op.past_v, op.lengths, op.total, cos, sin, op.sinks, heads=op.heads,
                    kv_heads=op.kv_heads, scale=op.scale, softcap=op.softcap, window=op.window,
                    interleaved=q.interleaved)
         refusal = self.target.refuses(made)

@@ -104,7 +104,8 @@ class Attention(Op, name="attention"):
 
     q [B,S,H,d], k and v [B,S,K,d], past [B,K,P,d], mask [B,T] (1 = a real token) -> [B,S,H*d], and keys and values
     [B,K,T,d]. score = scale * q.k, then cap * tanh(score / cap) if softcap, then only j <= i with mask[j] and, if
-    window, i - j < window; a softmax over what is left.
+    window, i - j < window; a softmax over what is left. With `sinks` [H], each row has that logit of its head besides, whose
+    share of the softmax goes nowhere (Xiao et al. 2023; gpt-oss).
     """
 
     q: Value
@@ -116,6 +117,7 @@ class Attention(Op, name="attention"):
     scale: float
     softcap: float = 0.0
     window: int = 0
+    sinks: Value | None = None
 
     def infer(self) -> tuple[Tensor, ...]:
         b, s, heads, d = self.q.type.shape
@@ -125,6 +127,7 @@ class Attention(Op, name="attention"):
         self.need(self.k.type == self.v.type and self.k.type.shape[3] == d, f"k {self.k.type}, v {self.v.type}")
         self.need(self.past_k.type.shape == (b, kv, "P", d), f"past keys are {self.past_k.type}")
         self.need(self.window >= 0 and self.softcap >= 0, "window and softcap are not negative")
+        self.need(self.sinks is None or self.sinks.type.shape == (heads,), "sinks are one logit for each query head")
         cache = self.past_k.type.reshape(b, kv, "T", d)
         return self.q.type.reshape(b, s, int(heads) * int(d)), cache, cache
 

@@ -189,7 +189,8 @@ class TotalLength(Op, name="total_length", stages="ort"):
 class Gqa(Op, name="gqa", stages="ort"):
     """com.microsoft GroupQueryAttention: rotates (if cos and sin are given), appends to the cache and attends.
 
-    q [B,S,H*d], k and v [B,S,K*d]; or all three in q as [B,S,(H+2K)*d]. cos and sin [positions, width].
+    q [B,S,H*d], k and v [B,S,K*d]; or all three in q as [B,S,(H+2K)*d]. cos and sin [positions, width]. sinks [H] as in
+    attention.
     """
 
     q: Value
@@ -201,6 +202,7 @@ class Gqa(Op, name="gqa", stages="ort"):
     total: Value
     cos: Value | None = None
     sin: Value | None = None
+    sinks: Value | None = None
     heads: int = 0
     kv_heads: int = 0
     scale: float = 0.0
@@ -216,6 +218,7 @@ class Gqa(Op, name="gqa", stages="ort"):
         self.need(width == (self.heads + (2 * self.kv_heads if packed else 0)) * int(d), f"q is {self.q.type}")
         self.need(packed == (self.v is None), "k and v go together")
         self.need((self.cos is None) == (self.sin is None), "cos and sin go together")
+        self.need(self.sinks is None or self.sinks.type.shape == (self.heads,), "sinks are one logit for each query head")
         cache = self.past_k.type.reshape(b, self.kv_heads, "T", d)
         return self.q.type.reshape(b, s, self.heads * int(d)), cache, cache
 

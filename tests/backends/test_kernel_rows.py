@@ -93,14 +93,14 @@ def _rows(kind: str, k: int) -> Proof:
 
 
 def _gqa(name: str, d: int = 32, heads: int = 4, turned: int = 0, attrs: str = "", packed: bool = False,
-         feeds: dict[str, Any] | None = None) -> Proof:
+         feeds: dict[str, Any] | None = None, sinks: bool = False) -> Proof:
     width = turned // 2
     tables = [f"@{t} : f32[16,{width}] = rope_{t}(rope_freqs(10000.0, {turned}, default), 16, 1.0)" for t in ("cos", "sin")]
     inputs = PAST.format(d=d) + (f", %q: f32[B,S,{(heads + 4) * d}]" if packed else
                                  f", %q: f32[B,S,{heads * d}], %k: f32[B,S,{2 * d}], %v: f32[B,S,{2 * d}]")
-    named = ("" if packed else ", k=%k, v=%v") + (", cos=@cos, sin=@sin" if turned else "")
+    named = ("" if packed else ", k=%k, v=%v") + (", cos=@cos, sin=@sin" if turned else "") + ", sinks=@sinks" * sinks
     return Proof(name, inputs, "\n".join([
-        *(tables if turned else []),
+        *(tables if turned else []), *([f'@sinks : f32[{heads}] = "sinks":f32[{heads}]'] if sinks else []),
         f"%z, %new_k, %new_v = gqa %q, %past_k, %past_v, %lengths, %total{named} {{heads={heads}, kv_heads=2, "
         f"scale=0.2{attrs}}} : f32[B,S,{heads * d}], f32[B,2,T,{d}], f32[B,2,T,{d}]"]), PRODUCT, feeds or {})
 
@@ -247,6 +247,11 @@ def chosen(proof: Proof) -> Kernel:
     return row
 
 
+    _gqa("attention, sinks", sinks=True), _gqa("attention, sinks and a window", sinks=True, attrs=", window=3"),
+    _gqa("attention, sinks, packed and rotated", sinks=True, packed=True, turned=32, attrs=", window=5"),
+    _gqa("attention, sinks, nothing past", sinks=True, turned=32, feeds=_step(0, 5)),
+    _gqa("attention, sinks, one new token", sinks=True, feeds=_step(9, 1)),
+    _gqa("attention, sinks, one new token past the window", sinks=True, attrs=", window=4", feeds=_step(9, 1)),
 @pytest.mark.parametrize("name", PROVED)
 def test_the_kernel_computes_what_the_op_means(name: str, tmp_path: Path) -> None:
     proof = PROVED[name]

@@ -124,7 +124,7 @@ def total_length(op: ops.TotalLength, e: Emit) -> None:
 @emits(ops.Gqa)
 def gqa(op: ops.Gqa, e: Emit) -> None:
     e.node("GroupQueryAttention", op.q, op.k, op.v, op.past_k, op.past_v, op.lengths, op.total, op.cos, op.sin,
-           domain=MS, num_heads=op.heads, kv_num_heads=op.kv_heads, scale=op.scale, softcap=op.softcap,
+           None, None, op.sinks, domain=MS, num_heads=op.heads, kv_num_heads=op.kv_heads, scale=op.scale, softcap=op.softcap,
            local_window_size=op.window or -1, do_rotary=int(op.cos is not None), rotary_interleaved=int(op.interleaved))
 
 
