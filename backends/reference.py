@@ -350,7 +350,7 @@ def latent_gqa(q_plain: Array, q_turned: Array, latent: Array, k_turned: Array, 
     """Absorbed, through the attention of one key head; rows without padding only."""
     asked = np.concatenate([np.einsum("bshn,hnc->bshc", q_plain, k_up), q_turned], -1)
     row = np.concatenate([latent[:, :, None], k_turned], -1)
-    got, rows, _ = gqa(merge_heads(asked), merge_heads(row), merge_heads(row), past, past, lengths, total, None, None,
+    got, rows, _ = gqa(merge_heads(asked), merge_heads(row), merge_heads(row), past, past, lengths, total, None, None, None,
                        asked.shape[2], 1, scale, 0.0, 0, False)
     heads = split_heads(got, asked.shape[2])[..., :latent.shape[-1]]
     return merge_heads(np.einsum("bshc,hvc->bshv", heads, v_up)), rows, rows

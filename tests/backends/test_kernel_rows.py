@@ -227,6 +227,11 @@ PROOFS = [
     _gqa("attention, packed", packed=True), _gqa("attention, packed and rotated", packed=True, turned=32, attrs=", window=5"),
     _gqa("attention, nothing past", turned=32, feeds=_step(0, 5)),
     _gqa("attention, one new token", turned=32, feeds=_step(9, 1)),
+    _gqa("attention, sinks", sinks=True), _gqa("attention, sinks and a window", sinks=True, attrs=", window=3"),
+    _gqa("attention, sinks, packed and rotated", sinks=True, packed=True, turned=32, attrs=", window=5"),
+    _gqa("attention, sinks, nothing past", sinks=True, turned=32, feeds=_step(0, 5)),
+    _gqa("attention, sinks, one new token", sinks=True, feeds=_step(9, 1)),
+    _gqa("attention, sinks, one new token past the window", sinks=True, attrs=", window=4", feeds=_step(9, 1)),
     _latent("latent attention"),
     _experts("experts"), _experts("experts, weights as they are", "top_k=3, renormalise=False"),
     _experts("experts, biases and a limit", "top_k=4, alpha=1.702, beta=1.0, limit=0.5", bias=True),
@@ -247,11 +252,6 @@ def chosen(proof: Proof) -> Kernel:
     return row
 
 
-    _gqa("attention, sinks", sinks=True), _gqa("attention, sinks and a window", sinks=True, attrs=", window=3"),
-    _gqa("attention, sinks, packed and rotated", sinks=True, packed=True, turned=32, attrs=", window=5"),
-    _gqa("attention, sinks, nothing past", sinks=True, turned=32, feeds=_step(0, 5)),
-    _gqa("attention, sinks, one new token", sinks=True, feeds=_step(9, 1)),
-    _gqa("attention, sinks, one new token past the window", sinks=True, attrs=", window=4", feeds=_step(9, 1)),
 @pytest.mark.parametrize("name", PROVED)
 def test_the_kernel_computes_what_the_op_means(name: str, tmp_path: Path) -> None:
     proof = PROVED[name]
