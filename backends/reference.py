@@ -313,7 +313,7 @@ def mixture_of_experts(x: Array, logits: Array, gate: Array, up: Array, down: Ar
         u = linear(x, up[e], None if up_bias is None else up_bias[e])
         if r.limit:
             g, u = np.minimum(g, r.limit), np.clip(u, -r.limit, r.limit)
-        h = (u + r.beta) * g / (1 + np.exp(-r.alpha * g))
+        h = (u + r.beta) * g * (1 + np.tanh(r.alpha * g / 2)) / 2
         out = out + shares[..., e, None] * linear(h, down[e], None if down_bias is None else down_bias[e])
     return out
 
@@ -326,6 +326,18 @@ def expert_kernel(x: Array, logits: Array, fc1: Array, fc2: Array, fc1_scales: A
         fc1, fc2 = (_unpack(q, bits) * s.repeat(block, -1) for q, s in ((fc1, fc1_scales), (fc2, fc2_scales)))
     biases = (None, None) if fc1_bias is None else (fc1_bias[:, 0::2], fc1_bias[:, 1::2])
     return mixture_of_experts(x, logits, fc1[:, 0::2], fc1[:, 1::2], fc2, correction, *biases, fc2_bias, **how)
+
+
+@means(ops.ExpertBranches)
+def expert_branches(x: Array, logits: Array, fc1: Array, fc1_scales: Array, fc2: Array, fc2_scales: Array,
+                    fc1_offsets: Array | None, fc2_offsets: Array | None, correction: Array | None, fc1_bias: Array | None,
+                    fc2_bias: Array | None, bits1: int, block1: int, bits2: int, block2: int, int8_activations: bool,
+                    **how: Any) -> Array:
+    fc1, fc2 = ((_unpack(q, bits) * s[..., None] + (0 if o is None else o[..., None])).reshape(*q.shape[:2], -1)
+                for q, s, o, bits in ((fc1, fc1_scales, fc1_offsets, bits1), (fc2, fc2_scales, fc2_offsets, bits2)))
+    half = fc1.shape[1] // 2
+    biases = (None, None) if fc1_bias is None else (fc1_bias[:, :half], fc1_bias[:, half:])
+    return mixture_of_experts(x, logits, fc1[:, :half], fc1[:, half:], fc2, correction, *biases, fc2_bias, **how)
 
 
 @means(ops.LatentAttention)

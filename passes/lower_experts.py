@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from uaii.ir.core import Value, Weight
-from uaii.ir.ops import ExpertKernel, KeyLengths, LatentAttention, LatentGqa, MixtureOfExperts, TotalLength
+from uaii.ir.ops import ExpertBranches, ExpertKernel, KeyLengths, LatentAttention, LatentGqa, MixtureOfExperts, TotalLength
 from uaii.ir.ops.experts import routing
 from uaii.ir.recipe import Recipe, make
 from uaii.ir.target import Target
@@ -37,15 +38,46 @@ class PackExperts(Pass):
         bits, block = max(p.bits for p in how), min(p.size for p in how)
         fc1 = make("interleave", gate.recipe, up.recipe)
         stem, parts = stem_of(gate), []
-        for name, recipe, p, of in (("fc1", fc1, how[0], (gate, up)), ("fc2", down.recipe, how[1], (down,))):
+        for name, recipe, of in (("fc1", fc1, (gate, up)), ("fc2", down.recipe, (down,))):
             parts.append(rw.weight(f"{stem}.{name}.quants", _flat(make("quants", recipe, bits)), *of))
-            scales = make("scales", recipe)
-            fine = scales if p.size == block else make("spread", scales, p.size // block)
-            parts.append(rw.weight(f"{stem}.{name}.scales", fine, *of))
+            parts.append(rw.weight(f"{stem}.{name}.scales", _fine("scales", recipe, block), *of))
         made = ExpertKernel(op.x, op.logits, parts[0], parts[2], parts[1], parts[3], op.correction, *biases(op, rw, stem),
                             bits=bits, block=block, int8_activations=True, **routing(op))
         refusal = self.target.refuses(made)
         return Why(refusal) if refusal else made.results
+
+
+@dataclass(frozen=True)
+class BranchExperts(Pass):
+    """mixture_of_experts over blocks that the packed kernel does not hold becomes a branch for each expert."""
+
+    target: Target
+    name = "branch-experts"
+    why = "blocks with offsets, or of several types, fit the products of a branch for each expert"
+    root = MixtureOfExperts
+
+    def rule(self, op: MixtureOfExperts, rw: Rewrite) -> Answer:
+        gate, up, down = op.gate, op.up, op.down
+        if not (isinstance(gate, Weight) and isinstance(up, Weight) and isinstance(down, Weight)):
+            return Why("the experts are computed at run time")
+        if loose := [w.type.elem for w in (gate, up, down) if w.type.elem not in PACKINGS]:
+            return Why(f"{loose[0]} has no blocks")
+        stem, made = stem_of(gate), dict[str, Any]()
+        for name, number, parts in (("fc1", 1, (gate, up)), ("fc2", 2, (down,))):
+            how = [PACKINGS[w.type.elem] for w in parts]
+            bits, block = max(p.bits for p in how), min(p.size for p in how)
+            for what in ("quants", "scales", "offsets"):
+                if what == "offsets" and not any(p.affine for p in how):
+                    continue
+                rows = [_quants(w.recipe, bits, block) if what == "quants" else _fine(what, w.recipe, block) for w in parts]
+                recipe = make("join", *rows) if len(rows) > 1 else rows[0]
+                made[name if what == "quants" else f"{name}_{what}"] = rw.weight(f"{stem}.{name}.{what}", recipe, *parts)
+            made |= {f"bits{number}": bits, f"block{number}": block}
+        fc1_bias, fc2_bias = biases(op, rw, stem, "join")
+        branches = ExpertBranches(op.x, op.logits, correction=op.correction, fc1_bias=fc1_bias, fc2_bias=fc2_bias,
+                                  int8_activations=True, **made, **routing(op))
+        refusal = self.target.refuses(branches)
+        return Why(refusal) if refusal else branches.results
 
 
 @dataclass(frozen=True)
@@ -93,15 +125,29 @@ def _flat(quants: Recipe) -> Recipe:
     return make("reshape", quants, (n, rows, blocks * width))
 
 
+def _quants(blocks: Recipe, bits: int, block: int) -> Recipe:
+    """The integers [X,N,K/block,block*bits/8]."""
+    whole = make("quants", blocks, bits)
+    n, rows, count, width = whole.type.sizes
+    times = PACKINGS[blocks.type.elem].size // block
+    return whole if times == 1 else make("reshape", whole, (n, rows, count * times, width // times))
+
+
+def _fine(what: str, blocks: Recipe, block: int) -> Recipe:
+    """Scales or offsets for each `block` values, of a layout that has one for as many or for more."""
+    whole, times = make(what, blocks), PACKINGS[blocks.type.elem].size // block
+    return whole if times == 1 else make("spread", whole, times)
+
+
 def stem_of(gate: Weight) -> str:
     return gate.name.removesuffix(".gate")
 
 
-def biases(op: MixtureOfExperts, rw: Rewrite, stem: str) -> tuple[Value | None, Value | None]:
-    """The biases of fc1 and fc2, f32."""
+def biases(op: MixtureOfExperts, rw: Rewrite, stem: str, how: str = "interleave") -> tuple[Value | None, Value | None]:
+    """The biases of fc1 (in the order of its rows: interleave or join) and of fc2, f32."""
     gate, up, down = op.gate_bias, op.up_bias, op.down_bias
     fc1 = None
     if isinstance(gate, Weight) and isinstance(up, Weight):
-        fc1 = rw.weight(f"{stem}.fc1.bias", make("interleave", f32(gate.recipe), f32(up.recipe)), gate, up)
+        fc1 = rw.weight(f"{stem}.fc1.bias", make(how, f32(gate.recipe), f32(up.recipe)), gate, up)
     fc2 = rw.weight(f"{stem}.fc2.bias", f32(down.recipe), down) if isinstance(down, Weight) else None
     return fc1, fc2

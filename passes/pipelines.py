@@ -13,7 +13,7 @@ from uaii.passes.fold_rope import FoldRope
 from uaii.passes.fuse_projections import FuseGateUp, FuseQkv
 from uaii.passes.fuse_skip_norm import FuseSkipNorm
 from uaii.passes.lower_attention import FoldHeads, FuseRope, LowerAttention, LowerRope
-from uaii.passes.lower_experts import LowerExperts, LowerLatentAttention, PackExperts
+from uaii.passes.lower_experts import BranchExperts, LowerExperts, LowerLatentAttention, PackExperts
 from uaii.passes.merge_duplicates import MergeDuplicates
 from uaii.passes.pack_weights import Dequantise, DequantiseEmbedding, PackEmbedding, PackLinear
 from uaii.passes.share_tied import ShareTied
@@ -31,7 +31,8 @@ def to_ort(target: Target, context: int, weights: str = "auto") -> list[AnyPass]
     """core -> ort. `context` bounds the rotation tables; `weights` is one of WEIGHTS."""
     if weights not in WEIGHTS:
         raise Usage("U020", f"--weights {weights} is not one of {', '.join(WEIGHTS)}")
-    packing: Sequence[AnyPass] = [PackLinear(target), PackEmbedding(), PackExperts(target)] if weights == "auto" else []
+    packing: Sequence[AnyPass] = [
+        PackLinear(target), PackEmbedding(), PackExperts(target), BranchExperts(target)] if weights == "auto" else []
     return [LowerAttention(), LowerLatentAttention(), FuseRope(target, context), LowerRope(), FoldHeads(), FuseQkv(),
             FuseGateUp(), *packing, Dequantise(), DequantiseEmbedding(), LowerExperts(), WidenWeights(), FuseSkipNorm(),
             MergeDuplicates(), ShareTied(), CheckCapabilities(target)]

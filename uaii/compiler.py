@@ -111,7 +111,7 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
     for text in (*done.lowered.build.notes, *notes):
         say(text)
     with artifact.folder(Path(out)) as temp:
-        write(model, done.graph, done.checkpoint, temp, progress)
+        write(model, done.graph, done.checkpoint, temp, progress, emitted.views)
         _write_text(temp, done, hparams, tokenizer, stop_ids)
         manifest = artifact.finish(temp, {
             "uaii": __version__, **record(done, emitted.origins),

@@ -23,6 +23,7 @@ GQA_LIMITS = (
     Limit("a head size that is a multiple of 16 to rotate", lambda op: not _turned(op) or _head(op) % 16 == 0),
     Limit("a head size that is a multiple of 8", lambda op: _head(op) % 8 == 0),
 )
+BRANCHES = (Limit("blocks of 32 values for 4 bits", lambda op: (4, 16) not in ((op.bits1, op.block1), (op.bits2, op.block2))),)
 ROWS = (Limit("2 or 3 dimensions", lambda op: op.a.type.rank in (2, 3)),)
 
 
@@ -62,6 +63,8 @@ CPU = Target("cpu", (
     Kernel(ops.LatentGqa, "GroupQueryAttention", limits=(
         Limit("a latent row whose width is a multiple of 8", lambda op: int(op.past.type.shape[3]) % 8 == 0),)),
     Kernel(ops.ExpertKernel, "MoE", attrs={"block": (0,)}),
+    Kernel(ops.ExpertBranches, "If, MatMulNBits(int8)", limits=BRANCHES, cost=0.2,
+           attrs={"block1": (16, 32), "block2": (16, 32), "int8_activations": (True,)}),
     _experts(4, 32, cost=0.15), _experts(8, 32, cost=0.3), _experts(8, 16, cost=0.8),
 ))
 TARGETS = {t.name: t for t in (CPU,)}

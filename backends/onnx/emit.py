@@ -34,28 +34,35 @@ DIMS = {"B": "batch_size", "S": "sequence_length", "P": "past_sequence_length", 
 
 @dataclass
 class Body:
-    """What the body of a function is written into: nodes over values named inside it."""
+    """What the body of a function, or of a branch in it, is written into: nodes over values named inside it."""
 
+    prefix: str = ""  # of the names that a branch makes
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     named: dict[str, str] = field(default_factory=dict)  # constants by content
 
     def node(self, kind: str, *inputs: str | None, outputs: str | tuple[str, ...] | None = None, domain: str = "",
              **attrs: Any) -> str:
         """One node; returns its first output. A name is made for the output unless `outputs` are given."""
-        outs = (outputs,) if isinstance(outputs, str) else outputs or (f"v{len(self.nodes)}",)
+        outs = (outputs,) if isinstance(outputs, str) else outputs or (f"{self.prefix}v{len(self.nodes)}",)
         ins = ["" if i is None else i for i in inputs]
         while ins and not ins[-1]:
             ins.pop()
-        self.nodes.append(helper.make_node(kind, ins, list(outs), name=f"{kind}_{len(self.nodes)}", domain=domain, **attrs))
+        name = f"{self.prefix}{kind}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, ins, list(outs), name=name, domain=domain, **attrs))
         return outs[0]
 
     def const(self, array: Any) -> str:
         a = np.asarray(array)
         name = f"{a.dtype}/{'x'.join(map(str, a.shape))}/{a.tobytes().hex()}"
         if name not in self.named:
-            self.named[name] = f"c{len(self.named)}"
+            self.named[name] = f"{self.prefix}c{len(self.named)}"
             self.node("Constant", outputs=self.named[name], value=numpy_helper.from_array(a))
         return self.named[name]
+
+    def graph(self, result: str) -> onnx.GraphProto:
+        """The nodes as a branch that yields `result`, f32."""
+        out = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
+        return helper.make_graph(self.nodes, self.prefix or "branch", [], [out])
 
 
 def function(kind: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: Callable[[Body], None]) -> onnx.FunctionProto:
@@ -85,6 +92,7 @@ class Emit:
     init: dict[str, onnx.TensorProto] = field(default_factory=dict)
     origins: dict[str, tuple[Op, Loc | None]] = field(default_factory=dict)
     functions: list[onnx.FunctionProto] = field(default_factory=list)
+    views: dict[str, tuple[Weight, int]] = field(default_factory=dict)  # initializers that are one element of a weight
     op: Op | None = None
 
     def call(self, kind: str, inputs: Mapping[str, Value | str | None], outputs: tuple[str, ...],
@@ -115,6 +123,13 @@ class Emit:
         self.nodes.append(helper.make_node(kind, ins, outs, name=name, domain=domain, **attrs))
         self.origins[name] = (self.op, self.op.loc)
         return outs[0]
+
+    def element(self, stack: Value, index: int) -> str:
+        """The initializer of stack[index]: the writer lets it lie on the stack's own bytes."""
+        assert isinstance(stack, Weight)
+        name = f"{weight_name(stack)}.{index}"
+        self.views[name] = stack, index
+        return name
 
     def name(self, v: Value | str) -> str:
         if isinstance(v, Weight):

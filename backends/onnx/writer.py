@@ -1,7 +1,7 @@
 """Streams weights beside the model: one tensor in memory at a time, each at an aligned offset, equal bytes once."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from uaii.backends.slices import slices
 from uaii.ir.core import Graph, Weight
 from uaii.ir.diag import Internal
 from uaii.ir.recipe import Recipe
+from uaii.ir.types import Tensor
 
 DATA = "model.onnx.data"
 ALIGN = 64
@@ -32,8 +33,9 @@ class Placed:
 
 
 def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: Path,
-          progress: Progress | None = None) -> dict[str, Placed]:
-    """Writes model.onnx and model.onnx.data into `folder`; returns each weight's place.
+          progress: Progress | None = None, views: Mapping[str, tuple[Weight, int]] | None = None) -> dict[str, Placed]:
+    """Writes model.onnx and model.onnx.data into `folder`; returns each weight's place. `views` are initializers that are one
+    element of a weight; a weight that is only read by its elements is none itself.
 
     Raises Internal E310 when a recipe yields other bytes than its type says.
     """
@@ -51,12 +53,18 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
             if progress:
                 progress(w.name, sum(p.nbytes for p in places.values()), total)
     add_tables(model, graph, source)
+    read = {i for n in model.graph.node for i in n.input} | {v.name for v in model.graph.output}
     for w in graph.weights.values():
         if is_table(w):
             continue
         if w.recipe.op == "view":
             places[w.name] = places[w.recipe.args[0]]
-        model.graph.initializer.append(_external(w, places[w.name]))
+        if weight_name(w) in read:
+            model.graph.initializer.append(_external(weight_name(w), w.type, places[w.name]))
+    for name, (w, index) in (views or {}).items():
+        at, (count, *shape) = places[w.name], w.type.sizes
+        size = at.nbytes // count
+        model.graph.initializer.append(_external(name, Tensor(w.type.elem, tuple(shape)), Placed(at.offset + index * size, size)))
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     return places
 
@@ -70,9 +78,8 @@ def _bytes(w: Weight, recipe: Recipe, source: recipes.Source) -> memoryview | by
     return values.data.cast("B") if values.nbytes else b""
 
 
-def _external(w: Weight, at: Placed) -> TensorProto:
-    proto = TensorProto(name=weight_name(w), data_type=ELEM[w.type.elem], dims=w.type.sizes,
-                        data_location=TensorProto.EXTERNAL)
+def _external(name: str, type: Tensor, at: Placed) -> TensorProto:
+    proto = TensorProto(name=name, data_type=ELEM[type.elem], dims=type.sizes, data_location=TensorProto.EXTERNAL)
     fields: dict[str, Any] = {"location": DATA, "offset": at.offset, "length": at.nbytes}
     for k, v in fields.items():
         proto.external_data.add(key=k, value=str(v))

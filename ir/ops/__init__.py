@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from uaii.ir.ops.attention import Attention, LatentAttention, Positions, Rope, RopeScaling, ScaleRows, SplitHeads, Temperature
 from uaii.ir.ops.elementwise import ACTS, Activation, Add, Clamp, Gated, Mul, Scale, Softcap
-from uaii.ir.ops.experts import ExpertKernel, MixtureOfExperts, Routed
+from uaii.ir.ops.experts import ExpertBranches, ExpertKernel, MixtureOfExperts, Routed
 from uaii.ir.ops.kernels import (
     BlockSpread,
     BlockSum,
@@ -25,8 +25,8 @@ from uaii.ir.ops.linear import Embedding, LastPositions, LayerNorm, Linear, RmsN
 
 __all__ = [
     "ACTS", "Activation", "Add", "Attention", "BlockSpread", "BlockSum", "Clamp", "DynamicFreqs", "Embedding", "EmbeddingNBits",
-    "ExpertKernel", "Gated", "Gqa", "Halves", "KeyLengths", "LastPositions", "LatentAttention", "LatentGqa", "LayerNorm",
-    "LengthFreqs", "Linear", "MatMulNBits", "MergeHeads", "MixtureOfExperts", "Mul", "Positions", "RmsNorm", "Rope",
-    "RopeScaling", "RopeTable", "Rotary", "Scale", "Routed", "ScaleRows", "SkipRmsNorm", "Softcap", "SplitHeads", "Temperature",
+    "ExpertBranches", "ExpertKernel", "Gated", "Gqa", "Halves", "KeyLengths", "LastPositions", "LatentAttention", "LatentGqa",
+    "LayerNorm", "LengthFreqs", "Linear", "MatMulNBits", "MergeHeads", "MixtureOfExperts", "Mul", "Positions", "RmsNorm", "Rope",
+    "RopeScaling", "RopeTable", "Rotary", "Routed", "Scale", "ScaleRows", "SkipRmsNorm", "Softcap", "SplitHeads", "Temperature",
     "TotalLength",
 ]

@@ -118,3 +118,41 @@ class ExpertKernel(Op, Routed, name="expert_kernel", stages="ort"):
         self.need(self.fc2.type.shape == (n, e, inner * self.bits // 8 if self.block else inner), f"fc2 is {self.fc2.type}")
         _check(self, self, n, self.x, self.logits, self.correction)
         return self.x.type
+
+
+class ExpertBranches(Op, Routed, name="expert_branches", stages="ort"):
+    """A mixture of experts in which each expert is a branch of its own, taken when some token chose it.
+
+    For blocks that QMoE cannot hold: those with offsets, and mixtures of types. fc1 are gate's rows, then up's: u8
+    [X,2F,E/block,block*bits/8], f32 scales and offsets [X,2F,E/block], as in matmul_nbits and block_sum; fc2 alike over F.
+    """
+
+    x: Value
+    logits: Value
+    fc1: Value
+    fc1_scales: Value
+    fc2: Value
+    fc2_scales: Value
+    fc1_offsets: Value | None = None
+    fc2_offsets: Value | None = None
+    correction: Value | None = None
+    fc1_bias: Value | None = None
+    fc2_bias: Value | None = None
+    bits1: int = 4
+    block1: int = 32
+    bits2: int = 4
+    block2: int = 32
+    int8_activations: bool = False
+
+    def infer(self) -> Tensor:
+        n, rows, blocks, width = self.fc1.type.sizes
+        e = self.x.type.shape[-1]
+        fits = rows % 2 == 0 and blocks * self.block1 == e and width * 8 == self.block1 * self.bits1
+        self.need(fits, f"fc1 is {self.fc1.type}")
+        blocks2, width2 = rows // 2 // self.block2, self.block2 * self.bits2 // 8
+        self.need(self.fc2.type.shape == (n, e, blocks2, width2), f"fc2 is {self.fc2.type}")
+        for v, shape in ((self.fc1_scales, (n, rows, blocks)), (self.fc1_offsets, (n, rows, blocks)),
+                         (self.fc2_scales, (n, e, blocks2)), (self.fc2_offsets, (n, e, blocks2))):
+            self.need(v is None or v.type == Tensor("f32", shape), f"scales or offsets are not f32{list(shape)}")
+        _check(self, self, n, self.x, self.logits, self.correction)
+        return self.x.type

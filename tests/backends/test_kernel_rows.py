@@ -139,6 +139,26 @@ def _experts(name: str, attrs: str = "top_k=2", correction: bool = False, bias: 
     return Proof(name, f"%x: f32[B,S,{e}], %logits: f32[B,S,8]", body, 2e-2 if kinds else PRODUCT)
 
 
+def _branches(name: str, first: str, second: str, attrs: str = "top_k=2", bias: bool = False) -> Proof:
+    """Four experts of 512 features over 256, a branch each."""
+    e, f, lines, named, said = 256, 512, [], "", attrs
+    for n, kind, rows, width in (("fc1", first, 2 * f, e), ("fc2", second, e, f)):
+        how, t = PACKINGS[kind], f'"{n}":{kind}[4,{rows},{width}]'
+        blocks = width // how.size
+        lines += [f"@{n} : u8[4,{rows},{blocks},{how.size * how.bits // 8}] = quants({t}, {how.bits})",
+                  f"@{n}s : f32[4,{rows},{blocks}] = scales({t})"]
+        if how.affine:
+            lines.append(f"@{n}o : f32[4,{rows},{blocks}] = offsets({t})")
+            named += f", {n}_offsets=@{n}o"
+        said += f", bits{n[2]}={how.bits}" * (how.bits != 4) + f", block{n[2]}={how.size}" * (how.size != 32)
+    if bias:
+        lines += [f'@b1 : f32[4,{2 * f}] = "b1":f32[4,{2 * f}]', f'@b2 : f32[4,{e}] = "b2":f32[4,{e}]']
+        named += ", fc1_bias=@b1, fc2_bias=@b2"
+    body = "\n".join([*lines, f"%z = expert_branches %x, %logits, @fc1, @fc1s, @fc2, @fc2s{named} "
+                      f"{{{said}, int8_activations=True}} : f32[B,S,{e}]"])
+    return Proof(name, f"%x: f32[B,S,{e}], %logits: f32[B,S,4]", body, 2e-2)
+
+
 def _latent(name: str, feeds: dict[str, Any] | None = None) -> Proof:
     """Five heads of 12 + 8 features over rows of 32 + 8."""
     inputs = ("%past_k: f32[B,1,P,40], %past_v: f32[B,1,P,40], %lengths: i32[B], %total: i32[], %qp: f32[B,S,5,12], "
@@ -240,6 +260,11 @@ PROOFS = [
     _experts("experts, sigmoid weights as they are", DEEPSEEK + ", renormalise=False", correction=True),
     *(_experts(f"packed experts, {a} and {b}", kinds=(a, b)) for a, b in
       (("q4_0", "q4_0"), ("q4_0", "q8_0"), ("q8_0", "q5_0"), ("iq4_nl", "q6_k"))),
+    _branches("expert branches, q4_k and q6_k", "q4_k", "q6_k"),
+    _branches("expert branches, q5_k and q2_k", "q5_k", "q2_k", "top_k=1, renormalise=False"),
+    _branches("expert branches, biases and a limit", "q4_1", "q5_1", "top_k=3, alpha=1.702, beta=1.0, limit=0.5", bias=True),
+    _branches("expert branches, sigmoid in groups", "q8_0", "q4_1", DEEPSEEK.replace("top_k=3", "top_k=1")
+              .replace("groups=4, groups_used=2", "groups=2, groups_used=1")),
     _experts("packed experts, corrected", DEEPSEEK, correction=True, kinds=("q8_0", "iq4_nl"), bias=True),
 ]
 PROVED = {p.name: p for p in PROOFS}

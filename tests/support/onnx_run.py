@@ -19,8 +19,8 @@ Arrays = Mapping[str, Any]
 
 def session(graph: Graph, source: Any, folder: Path) -> ort.InferenceSession:
     """The emitted graph, opened on the CPU without onnxruntime's own rewriting being told anything."""
-    model, _ = emit(graph)
-    write(model, graph, source, folder)
+    model, emitted = emit(graph)
+    write(model, graph, source, folder, views=emitted.views)
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     return ort.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
