@@ -1,6 +1,7 @@
 """No header, however damaged, gets more out of compile or inspect than a diagnostic, and both give the same one."""
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from uaii.inspection import inspect
 from uaii.ir.diag import Diagnostic, Malformed, Unsupported
 
 CASE = llama.PLAIN.set("one-layer", num_hidden_layers=1, vocab_size=len(T0_TOKENS))
-ROUNDS = 300
+ROUNDS = int(os.environ.get("UAII_FUZZ_ROUNDS", 300))
 FAVOURITES = (0, 1, 2, 0x7F, 0x80, 0xFF)
 
 
