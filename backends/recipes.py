@@ -152,6 +152,18 @@ def _group_rows(s: Source, r: Recipe, x: Recipe, groups: int, start: int, stop: 
 
 
 @_rule
+def _mxfp4(s: Source, r: Recipe, blocks: Recipe, scales: Recipe) -> Array:
+    """ggml's order: an exponent, then bytes of a value of the first half of the block below one of the second."""
+    codes = evaluate(blocks, s)
+    first, second = codes[..., :8], codes[..., 8:]
+    out = np.empty((*codes.shape[:-1], 17), np.uint8)
+    out[..., 0] = evaluate(scales, s)
+    out[..., 1::2] = first & 15 | second << 4
+    out[..., 2::2] = first >> 4 | second & 0xF0
+    return out.reshape(*codes.shape[:-2], -1)
+
+
+@_rule
 def _dequant(s: Source, r: Recipe, x: Recipe) -> Array:
     kind = x.type.elem
     return _by_rows(evaluate(x, s), r.type.sizes, np.float32, lambda v: dequantise(v, kind, ", ".join(x.loads)))

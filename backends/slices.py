@@ -7,7 +7,8 @@ from uaii.ir.recipe import Recipe, make
 
 LARGE = 32 << 20  # bytes of a result beyond which it is made in slices
 # Recipes that treat each element of the first axis alone (a transpose does from rank 3 on).
-ALIKE = ("cast", "add", "scale", "dequant", "quants", "scales", "offsets", "transpose", "every", "interleave", "join", "spread")
+ALIKE = ("cast", "add", "scale", "mxfp4", "dequant", "quants", "scales", "offsets", "transpose", "every", "interleave", "join",
+         "spread")
 
 
 def slices(recipe: Recipe) -> Iterator[Recipe]:

@@ -43,13 +43,14 @@ def inputs(b: Build) -> tuple[Value, Value, Step]:
 
 
 def attend(b: Build, i: int, step: Step, q: Value, k: Value, v: Value, *, scale: float, softcap: float = 0.0,
-           window: int = 0) -> Value:
+           window: int = 0, sinks: Value | None = None) -> Value:
     """Attention of layer `i` over its cache; declares the cache's inputs and outputs [B,K,P or T,d]."""
     _, _, kv, d = k.type.shape
     past = [Input(Tensor("f32", ("B", kv, "P", d)), f"past_key_values.{i}.{n}") for n in ("key", "value")]
     b.graph.inputs += past
     with b.scope("attend"):
-        op = ops.Attention(q, k, v, past[0], past[1], step.mask, scale=scale, softcap=softcap, window=window)
+        op = ops.Attention(q, k, v, past[0], past[1], step.mask, scale=scale, softcap=softcap, window=window,
+                           sinks=sinks)
     out, key_, value = op.results
     key_.name, value.name = f"present.{i}.key", f"present.{i}.value"
     b.graph.outputs += [key_, value]

@@ -12,6 +12,7 @@ from typing import Any
 from uaii.frontend.checkpoint import Checkpoint
 from uaii.frontend.config import Config
 from uaii.frontend.misfits import head_widths, strangers
+from uaii.frontend.pairs import paired
 from uaii.frontend.rope import Rope
 from uaii.frontend.rope_divisors import divided
 from uaii.frontend.tensors import At, Where
@@ -102,8 +103,11 @@ class Build(Builder):
             self.missing += lost
             return Weight(Tensor("f32", want), label, loc=L.File(self.ckpt.config_file))
         sizes = [o for d in shape if (o := origin(d)) is not None]
-        parts = [self._stored(n, name, shape_there[1:] if at.stack else shape_there, sizes) for n in names]
-        recipe = self._stacked(parts, names) if at.stack else parts[0]
+        if at.pair is not None:
+            recipe = paired(self, at.pair, names, name, shape_there, sizes)
+        else:
+            parts = [self._stored(n, name, shape_there[1:] if at.stack else shape_there, sizes) for n in names]
+            recipe = self._stacked(parts, names) if at.stack else parts[0]
         for undo in at.undo:
             recipe = undo.apply(recipe, want, self.c)
         self.bound |= dict.fromkeys(names, label)

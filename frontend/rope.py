@@ -226,6 +226,6 @@ class RopeKeys(Entry):
 
 
 def rope_keys(theta: float, base: str = "rope_theta", also: tuple[str, ...] = (), kinds: Mapping[str, str] = KINDS,
-              original: int | None = None) -> Any:
+              original: int | None = None, absent: Mapping[str, Any] | None = None) -> Any:
     """Declares the rotation of a family; it must follow `max_positions` and `rotary_dim`. See RopeKeys."""
-    return RopeKeys(theta, base, also, kinds, original)
+    return RopeKeys(theta, base, also, kinds, original, absent)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from uaii.frontend.pairs import Pair
 from uaii.ir.known import plain
 from uaii.ir.recipe import Recipe, make
 
@@ -98,11 +99,24 @@ class Stacked:
 
 
 @dataclass(frozen=True)
-class Transposed:
-    """Stored [in, out] (GPT-2's Conv1D)."""
+class Alternate:
+    """Two weights [X,N,...] whose rows alternate in one tensor [X,2N,...]; this is number `index`."""
+
+    index: int
 
     def stored(self, shape: Shape, c: Any) -> Shape:
-        return shape[::-1]
+        return (shape[0], 2 * shape[1], *shape[2:])
+
+    def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe:
+        return make("every", recipe, self.index, recipe.type.sizes[1], 2)
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """Stored [in, out] (GPT-2's Conv1D), or [X, in, out]."""
+
+    def stored(self, shape: Shape, c: Any) -> Shape:
+        return (*shape[:-2], shape[-1], shape[-2])
 
     def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe:
         return make("transpose", recipe)
@@ -112,15 +126,19 @@ class Transposed:
 class At:
     """A stored tensor ({i} is the layer) and what to undo, outermost first.
 
-    With `stack`, a config entry, the weight is that many tensors ({j} is the number of each) along a new first axis.
+    With `stack`, a config entry, the weight is that many tensors ({j} is the number of each) along a new first axis. With a
+    `pair` it is two.
     """
 
     name: str
     undo: tuple[Undo, ...] = ()
     stack: str = ""
+    pair: Pair | None = None
 
     def names(self, c: Any) -> tuple[str, ...]:
         """The stored tensors of a place whose layer is filled in."""
+        if self.pair is not None:
+            return self.pair.names(self.name)
         return tuple(self.name.format(j=j) for j in range(getattr(c, self.stack))) if self.stack else (self.name,)
 
 

@@ -181,6 +181,15 @@ def group_rows(x: Recipe, groups: int, start: int, stop: int) -> Tensor:
 
 
 @_typed
+def mxfp4(blocks: Recipe, scales: Recipe) -> Tensor:
+    """u8 [..., K/32, 16], two neighbours a byte with the first in its low bits, and exponents u8 [..., K/32]: mxfp4 [..., K]."""
+    *rows, count, width = blocks.type.sizes
+    _need(blocks.type.elem == scales.type.elem == "u8" and width == 16 and scales.type.shape == (*rows, count),
+          f"mxfp4 of {blocks.type} and {scales.type}")
+    return Tensor("mxfp4", (*rows, 32 * count))
+
+
+@_typed
 def dequant(x: Recipe) -> Tensor:
     """Block layout to f32, as ggml's dequantize_row_* computes it."""
     _need(x.type.elem in BLOCKS, f"dequant of {x.type}")

@@ -41,6 +41,7 @@ GOOD = {
     'join("a":q8_0[2,3,32], "b":q8_0[2,1,32])': "q8_0[2,4,32]", 'every("a":q4_0[2,6,32], 1, 6, 2)': "q4_0[2,3,32]",
     'every("a":f32[2,6], 0, 3, 1)': "f32[2,3]", 'spread("a":f32[2,3], 2)': "f32[2,6]",
     'reshape("a":q8_0[6,64], [2, 3, 64])': "q8_0[2,3,64]", 'quants("a":q4_0[2,3,64], 8)': "u8[2,3,2,32]",
+    'mxfp4("a":u8[2,3,4,16], "b":u8[2,3,4])': "mxfp4[2,3,128]",
     "rope_freqs(10000.0, 16, default)": "f32[8]", "rope_cos(rope_freqs(10000.0, 16, linear, 2.0), 32, 1.5)": "f32[32,8]",
     "rope_sin(rope_freqs(10000.0, 16, yarn, 2.0, 1.0, 4.0), 32, 1.5)": "f32[32,8]",
 }
@@ -55,6 +56,7 @@ BAD = {
     'unpermute("a":f32[12,4], 4)': "over 4 heads", 'dequant("a":f16[4])': "dequant of f16",
     'quants("a":f16[2,256], 8)': "no integer blocks", 'scales("a":f32[2,32])': "no integer blocks",
     'offsets("a":q4_1[2,2,2,32])': "no integer blocks", 'stack("a":f32[4], "b":f16[4])': "stack of f32[4], f16[4]",
+    'mxfp4("a":u8[2,4,16], "b":u8[2,3])': "mxfp4 of", 'mxfp4("a":u8[2,4,8], "b":u8[2,4])': "mxfp4 of",
     'interleave("a":f32[4], "b":f32[4])': "interleave of", 'interleave("a":f32[2,4], "b":f32[2,5])': "interleave of",
     'join("a":f32[2,3], "b":f32[3,3])': "join of", 'every("a":q4_0[4,32], 0, 2, 1)': "every 1 of 0:2",
     'every("a":f32[4,6], 2, 7, 1)': "every 1 of 2:7", 'spread("a":q4_0[4,32], 2)': "spread of q4_0",
@@ -165,6 +167,19 @@ def test_slices_of_experts_read_what_they_need(text: str, share: int, monkeypatc
 def test_recipes_that_mix_rows_stay_whole(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "LARGE", 8)
     assert list(slices.slices(recipe(text))) == [recipe(text)]
+
+
+def test_microscaled_codes_are_in_ggmls_order() -> None:
+    codes, exponents = RNG.integers(0, 256, (2, 3, 2, 16), np.uint8), RNG.integers(0, 250, (2, 3, 2), np.uint8)
+    exponents[0, 0, 0] = 0
+    fp4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    values = np.concatenate([fp4, -fp4])[np.stack([codes & 15, codes >> 4], -1)].reshape(2, 3, 2, 32)
+    want = np.ldexp(values, exponents[..., None].astype(int) - 127).reshape(2, 3, 64)
+    text = 'mxfp4("a":u8[2,3,2,16], "b":u8[2,3,2])'
+    np.testing.assert_array_equal(got(f"dequant({text})", a=codes, b=exponents), want)
+    np.testing.assert_array_equal(got(f"dequant(every({text}, 1, 3, 2))", a=codes, b=exponents), want[:, 1::2])
+    packed, scales = (got(f"{how})", a=codes, b=exponents) for how in (f"quants({text}, 8", f"scales({text}"))
+    np.testing.assert_array_equal((packed.astype(np.float32) - 128) * scales[..., None], want.reshape(2, 3, 2, 32))
 
 
 def test_unpermute_undoes_what_llama_cpp_does_row_by_row() -> None:

@@ -19,7 +19,7 @@ from safetensors import TensorSpec, serialize_file
 Config = dict[str, Any]
 Shape = tuple[int, ...]
 Arrays = dict[str, np.ndarray]
-NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64", "U8": "uint8"}
 SHARD_INDEX = "model.safetensors.index.json"
 
 
@@ -93,7 +93,7 @@ def bf16_bits(x: np.ndarray) -> np.ndarray:
 
 def raw(x: np.ndarray, dtype: str) -> np.ndarray:
     """The array whose bytes the file holds."""
-    kinds = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "I64": np.int64}
+    kinds = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "I64": np.int64, "U8": np.uint8}
     return bf16_bits(x) if dtype == "BF16" else np.ascontiguousarray(x, kinds[dtype])
 
 
@@ -129,8 +129,7 @@ def _file(path: Path, names: Iterable[str], tensors: Mapping[str, tuple[str, np.
     for n in names:
         dtype, x = tensors[n]
         kept.append(raw(x, dtype))
-        specs[n] = TensorSpec(dtype=NAMES.get(dtype, {"F64": "float64", "I64": "int64"}.get(dtype)), shape=list(x.shape),
-                              data_ptr=kept[-1].ctypes.data, data_len=kept[-1].nbytes)
+        specs[n] = TensorSpec(dtype=NAMES[dtype], shape=list(x.shape), data_ptr=kept[-1].ctypes.data, data_len=kept[-1].nbytes)
     serialize_file(specs, path, {"format": "pt"})
 
 
