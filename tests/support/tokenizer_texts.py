@@ -34,16 +34,18 @@ def pair_vocabulary(samples: list[str]) -> tuple[list[str], list[str]]:
 
 
 EVERYDAY = [
-    "", " ", "  ", "\n", "\n\n", "\t", "\t\t x", " \n ", "hello", " hello", "hello ", "  hello  ", "Hello, World!",
-    "The quick brown fox jumps over the lazy dog.", "I'll don't WE'VE can't it's y'all", "3.14159 1,000,000 2024-07-18 123456789012345",
-    "https://example.com/a?b=c&d=e#f", "foo@bar.com", "你好，世界！今天天气很好。", "日本語のテキスト、カタカナ ひらがな", "안녕하세요 세계",
-    "ｆｕｌｌ　ｗｉｄｔｈ", "中英mixed混合text文本", "مرحبا بالعالم، كيف حالك؟", "שלום עולם", "\u202bRTL\u202c mix אבג abc", "فارسی ۱۲۳ اعداد",
-    "नमस्ते दुनिया", "ภาษาไทย", "Привет, мир", "Ελληνικά", "Ünïcödé naïve café", "e\u0301 A\u030a \u1e9b\u0323", "ﬁ ﬂ ½ ²", "😀",
-    "👩‍👩‍👧‍👦 🏳️‍🌈 👍🏽", "🇫🇷🇯🇵", "a😀b 😀 c", "❤️ ☃︎", "👨‍💻 codes",
-    "def f(x: int) -> str:\n\tif x >= 10:\n\t\treturn  \"a\" * x  # ok\n", "int main(void) {\r\n    return 0;\r\n}\r\n",
-    "<div class=\"a\">&nbsp;</div>", "SELECT * FROM t WHERE a='b' -- c", "\\n \\t \\\\ \"q\" 'q' `q`", "{\"a\": [1, {\"b\": null}]}",
-    "x" * 300, " " * 300, "\n" * 50, "\t" * 50, "=-" * 80, "!!!!!!??", "—–-", "\x00\x01\x7f", "\u200b\u200d\ufeff", "\ufffd",
-    "▁ under ▁▁", "<0x0A>", "##x", "Ġ Ċ"]
+    "", " ", "  ", "\n", "\n\n", "\t", "\t\t x", " \n ", "hello", " hello", "hello ", "  hello  ",
+    "Hello, World!", "The quick brown fox jumps over the lazy dog.", "I'll don't WE'VE can't it's y'all",
+    "3.14159 1,000,000 2024-07-18 123456789012345", "https://example.com/a?b=c&d=e#f", "foo@bar.com",
+    "你好，世界！今天天气很好。", "日本語のテキスト、カタカナ ひらがな", "안녕하세요 세계",
+    "ｆｕｌｌ　ｗｉｄｔｈ", "中英mixed混合text文本", "مرحبا بالعالم، كيف حالك؟", "שלום עולם",
+    "\u202bRTL\u202c mix אבג abc", "فارسی ۱۲۳ اعداد", "नमस्ते दुनिया", "ภาษาไทย", "Привет, мир", "Ελληνικά",
+    "Ünïcödé naïve café", "e\u0301 A\u030a \u1e9b\u0323", "ﬁ ﬂ ½ ²", "😀", "👩‍👩‍👧‍👦 🏳️‍🌈 👍🏽", "🇫🇷🇯🇵",
+    "a😀b 😀 c", "❤️ ☃︎", "👨‍💻 codes", "def f(x: int) -> str:\n\tif x >= 10:\n\t\treturn  \"a\" * x  # ok\n",
+    "int main(void) {\r\n    return 0;\r\n}\r\n", "<div class=\"a\">&nbsp;</div>",
+    "SELECT * FROM t WHERE a='b' -- c", "\\n \\t \\\\ \"q\" 'q' `q`", "{\"a\": [1, {\"b\": null}]}", "x" * 300,
+    " " * 300, "\n" * 50, "\t" * 50, "=-" * 80, "!!!!!!??", "—–-", "\x00\x01\x7f", "\u200b\u200d\ufeff",
+    "\ufffd", "▁ under ▁▁", "<0x0A>", "##x", "Ġ Ċ"]
 INVALID = [b"\xff\xfe", b"abc\xe4\xbd", b"\xc3(", b"a\x80b\x80", b"\xf0\x9f\x98 tail", b"\xed\xa0\x80", b"ok \xe2\x82 no"]
 
 
