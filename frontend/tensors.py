@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from uaii.frontend.pairs import Pair
 from uaii.ir.known import plain
 from uaii.ir.recipe import Recipe, make
+from uaii.ir.types import BLOCKS
 
 Shape = tuple[int, ...]
 
@@ -112,14 +113,30 @@ class Alternate:
 
 
 @dataclass(frozen=True)
+class EachRows:
+    """[X,N,K] stacked with others along N in one tensor; this is number `index` of `sizes(config)`."""
+
+    index: int
+    sizes: Callable[[Any], Shape]
+
+    def stored(self, shape: Shape, c: Any) -> Shape:
+        return (shape[0], sum(plain(n) for n in self.sizes(c)), *shape[2:])
+
+    def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe:
+        sizes = [plain(n) for n in self.sizes(c)]
+        start = sum(sizes[:self.index])
+        return make("every", recipe, start, start + sizes[self.index], 1)
+
+
+@dataclass(frozen=True)
 class Transposed:
-    """Stored [in, out] (GPT-2's Conv1D), or [X, in, out]."""
+    """Stored with its last two axes exchanged (GPT-2's Conv1D, DeepSeek's k_b); blocks become f32."""
 
     def stored(self, shape: Shape, c: Any) -> Shape:
         return (*shape[:-2], shape[-1], shape[-2])
 
     def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe:
-        return make("transpose", recipe)
+        return make("transpose", make("dequant", recipe) if recipe.type.elem in BLOCKS else recipe)
 
 
 @dataclass(frozen=True)
