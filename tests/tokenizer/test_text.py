@@ -30,6 +30,18 @@ def test_strip_flags(flags: dict[str, Any], ids: list[int]) -> None:
     assert tokenizer(t0(flags=flags)).encode("<|user|>\nhello<|end|>\n<|assistant|>\n") == ids
 
 
+@pytest.mark.parametrize(("flags", "text", "ids"), [
+    ({"lstrip": True}, "hello \u3000<|end|> hello", [264, 2, 37, 264]),
+    ({"lstrip": True, "rstrip": True}, "hello\u00a0<|end|>\u00a0hello", [264, 2, 264]),
+    ({"rstrip": True}, "<|end|>\u200bhello", [2, 231, 133, 144, 264]),  # no white space by Unicode
+    ({"single_word": True}, "x<|end|>y <|end|> z", [125, 65, 129, 106, 115, 105, 129, 67, 126, 37, 2, 37, 127]),
+    ({"normalized": True}, "<|END|>", [2]), ({}, "<|END|>", [65, 129, 106, 115, 105, 129, 67]),
+], ids=str)
+def test_flags_of_added_tokens(flags: dict[str, Any], text: str, ids: list[int]) -> None:
+    spec = t0(flags=flags, normalizer={"type": "Lowercase"})
+    assert tokenizer(spec).encode(text) == ids
+
+
 @pytest.mark.parametrize(("scheme", "ids"), [
     ("legacy", [[277], [1, 277], [277, 2, 275], [277, 275]]), ("always", [[277], [1, 277], [277, 2, 275], [277, 275]]),
     ("first", [[277], [1, 270], [277, 2, 280], [277, 275]]), ("never", [[270], [1, 270], [270, 2, 280], [270, 275]])])
