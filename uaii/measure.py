@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from uaii.ir.core import Graph, Op, Weight
-from uaii.ir.ops import Embedding, EmbeddingNBits, Gqa
+from uaii.ir.ops import Embedding, EmbeddingNBits, Gqa, Routed
 from uaii.ir.recipe import COMPUTED
 from uaii.ir.types import WIDTHS
 
@@ -13,14 +13,16 @@ LOOKED_UP: dict[type[Op], tuple[str, ...]] = {
 
 
 def read_per_token(graph: Graph) -> int:
-    """Weight bytes that one decoding step reads, each weight once; of a lookup table one row."""
+    """Weight bytes that one decoding step reads, each weight once; of a lookup table one row, of experts those a token takes."""
     most: dict[Weight, int] = {}
     for op in graph.ops:
         rows = LOOKED_UP.get(type(op), ())
         for n in op.operand_names:
             w = getattr(op, n)
             if isinstance(w, Weight):
-                nbytes = w.type.nbytes // w.type.sizes[0] if n in rows else w.type.nbytes
+                count = w.type.sizes[0] if w.type.sizes else 1
+                taken = 1 if n in rows else op.top_k if isinstance(op, Routed) and n != "correction" else count
+                nbytes = w.type.nbytes * taken // count
                 most[w] = max(most.get(w, 0), nbytes)
     return sum(most.values())
 

@@ -164,6 +164,8 @@ def facts(record: Row) -> list[tuple[str, str]]:
         ("machine", f"{m['cpu']}, {m['cores']} cores, {' '.join(m['isa']) or 'instructions unknown'}"),
         ("versions", ", ".join([f"uaii {record['uaii']}", f"onnxruntime {m['versions']['onnxruntime']}", *versions])),
         ("read", ", ".join(f"{s / 1e9:.1f} GB/s at {t} thread{'s' * (t > 1)}" for t, s in speeds.items() if s) or "not measured"),
+        *(("warning", text) for text in record["warnings"]),
+        *([("warning", f"interrupted after {max(r['rounds'] for r in record['summary'])} rounds")] if record["interrupted"] else []),
         *([("compile", f"{made['seconds']:.1f} s, peak memory {size(made['peak_bytes'] or 0)}")] if made else [])]
 
 

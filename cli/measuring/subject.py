@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +49,9 @@ class Subject:
         manifest = read_manifest(target)
         said = json.loads((target / NAME).read_text("utf-8"))
         path = said.get("sources", {}).get("path")
-        return cls(target, manifest, traffic(target / GRAPH), Path(path) if path else None,
+        graph, steps = traffic(target / GRAPH), said.get("pipeline")
+        graph = replace(graph, weights=steps[-1]["read_per_token"]) if steps else graph  # it sees into every construct
+        return cls(target, manifest, graph, Path(path) if path else None,
                    tuple(said.get("options", {}).get("accept", ())), made)
 
     def record(self) -> dict[str, Any]:
@@ -103,7 +105,7 @@ class Subject:
             return self.traffic.weights
         if name == "genai":
             return next((traffic(graph).weights for graph in self._graphs(path)), None)
-        return stored(path, self.accept, as_f32=name == "transformers")
+        return stored(path, self.accept if path == self.source else (), as_f32=name == "transformers")
 
     def _graphs(self, folder: Path) -> Iterator[Path]:
         """The graph that a genai_config.json names, if it can be read."""

@@ -126,6 +126,9 @@ def test_a_table_a_list_and_a_saved_record(artifact: Path, tmp_path: Path) -> No
     for word in ("machine", "GB/s at 1 thread", "prefill 16", "of the limit", "uaii"):
         assert word in text.stdout
     assert bench("--from", saved).stdout == text.stdout
+    warned = json.loads(saved.read_text()) | {"warnings": ["the machine was busy"]}
+    saved.write_text(json.dumps(warned))
+    assert "the machine was busy" in bench("--from", saved).stdout
     assert "| threads | engine |" in bench("--from", saved, "--format", "markdown").stdout
 
 
@@ -181,6 +184,8 @@ def test_ctrl_c_keeps_the_rounds_so_far(artifact: Path, monkeypatch: pytest.Monk
     made = json.loads(result.stdout)
     assert result.exit_code == 130 and made["interrupted"] is True
     assert [r["round"] for r in made["rows"]] == [0, 1] and made["summary"][0]["rounds"] == 2
+    monkeypatch.setattr(rounds, "child", pretend(interrupt_at=5))
+    assert "interrupted after 2 rounds" in bench(artifact, "--quick", "--peer", "none", "--rounds", "5").stdout
 
 
 def test_ctrl_c_before_anything_was_measured(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
