@@ -154,6 +154,7 @@ def tables(record: Row) -> list[Table]:
 def facts(record: Row) -> list[tuple[str, str]]:
     """What stands above the tables."""
     m, model, made = record["machine"], record["model"], record["compile"]
+    done = max(r["rounds"] for r in record["summary"])
     speeds = {t: _median(b["bytes_per_second"] for b in record["bandwidth"] if b["threads"] == t)
               for t in record["settings"]["threads"]}
     versions = [f"{p['name']} {p['version']}" for p in record["peers"][1:]]
@@ -165,7 +166,7 @@ def facts(record: Row) -> list[tuple[str, str]]:
         ("versions", ", ".join([f"uaii {record['uaii']}", f"onnxruntime {m['versions']['onnxruntime']}", *versions])),
         ("read", ", ".join(f"{s / 1e9:.1f} GB/s at {t} thread{'s' * (t > 1)}" for t, s in speeds.items() if s) or "not measured"),
         *(("warning", text) for text in record["warnings"]),
-        *([("warning", f"interrupted after {max(r['rounds'] for r in record['summary'])} rounds")] if record["interrupted"] else []),
+        *([("warning", f"interrupted after {done} rounds")] if record["interrupted"] else []),
         *([("compile", f"{made['seconds']:.1f} s, peak memory {size(made['peak_bytes'] or 0)}")] if made else [])]
 
 
