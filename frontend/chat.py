@@ -10,11 +10,13 @@ from typing import Any
 import jinja2
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError, UndefinedError
 
-from uaii.frontend.chat_sandbox import Sandbox, Stopped, budget
+from uaii.frontend.chat_limits import Stopped, budget, spent
+from uaii.frontend.chat_sandbox import Sandbox
 from uaii.ir.diag import Diagnostic, Malformed, Unsupported
 from uaii.ir.loc import File
 
 NAME = "chat template"
+LONGEST = 1 << 16  # characters; the longest public templates have some ten thousand
 # Keys that reasoning goes by; the first is what most templates read, gpt-oss reads the second.
 REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -47,19 +49,18 @@ def render(template: str | None, messages: Sequence[Mapping[str, Any]], *, bos_t
     names = {"messages": _messages(messages), "tools": _plain(tools), "documents": _plain(documents),
              "bos_token": bos_token, "eos_token": eos_token, "add_generation_prompt": add_generation_prompt,
              "strftime_now": lambda form: (date or datetime.datetime.now()).strftime(form)} | _plain(extra)
-    out: list[str] = []
     try:
-        with budget(len(template) + len(json.dumps(names["messages"]))) as spent:
-            for part in compiled.generate(**names):
-                spent.text(len(part))
-                out.append(part)
+        given = {key: value for key, value in names.items() if not callable(value)}
+        with budget(len(template) + len(json.dumps(given))):
+            return "".join(compiled.generate(**names))
     except Exception as err:
         raise _diagnosis(err) from None
-    return "".join(out)
 
 
 @lru_cache(maxsize=16)
 def _compiled(template: str) -> jinja2.Template:
+    if len(template) > LONGEST:
+        raise Unsupported("K532", f"the chat template exceeds the limits: it has more than {LONGEST} characters", File(NAME))
     env = Sandbox()
     env.filters["tojson"] = _tojson
     env.globals["raise_exception"] = _raise
@@ -109,7 +110,13 @@ def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separato
             sort_keys: bool = False) -> str:
     if (indent if isinstance(indent, int) else len(indent or "")) > 64:
         raise Stopped("an indent that large")
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    out, length = [], 0
+    for part in json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+                                 ).iterencode(value):
+        length += len(part)
+        spent().fits(length)
+        out.append(part)
+    return "".join(out)
 
 
 def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
