@@ -9,10 +9,10 @@ from typing import Any
 from uaii.frontend.tokenizer import parts
 from uaii.frontend.tokenizer.parts import Json
 from uaii.frontend.tokenizer.scores import merges_by_score
-from uaii.frontend.tokenizer.settings import LFS, Settings
+from uaii.frontend.tokenizer.settings import Settings, read_bytes
 from uaii.frontend.tokenizer.text import library_tokenizer
 from uaii.frontend.tokenizer.vocab_merges import added_from
-from uaii.ir.diag import Malformed, Unsupported
+from uaii.ir.diag import Unsupported
 from uaii.ir.loc import File
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
@@ -30,10 +30,7 @@ def from_sentencepiece(said: Settings) -> str:
     without the flag), or of none, as in transformers 5. Raises Unsupported K509 (`tokenizer.model found but ...`).
     """
     path = said.folder / "tokenizer.model"
-    raw = path.read_bytes()
-    if raw.startswith(LFS):
-        raise Malformed("K510", "tokenizer.model is a Git LFS pointer, not the file itself", File(str(path)),
-                        hint="run git lfs pull in the folder, or download the file")
+    raw = read_bytes(path)
     proto = _parse(said, raw)
     dummy = bool(proto.normalizer_spec.add_dummy_prefix) and said.config.get("add_prefix_space") is not False
     legacy = said.config.get("legacy", said.kind != "LlamaTokenizer") is not False

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from uaii.frontend.blob import refuse_placeholder
 from uaii.ir.diag import Malformed
 from uaii.ir.loc import File
 
-LFS = b"version https://git-lfs"
 ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -31,17 +31,21 @@ class Settings:
         return str(self.config.get("tokenizer_class") or "").removesuffix("Fast")
 
 
-def read_text(path: Path) -> str:
-    """A text file. Raises Malformed K510 for a Git LFS pointer, K512 when it is not UTF-8 or cannot be read."""
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file. Raises Malformed K510 (a Git LFS pointer, a web page, zeros), K512 when it cannot be read."""
     try:
         raw = path.read_bytes()
     except OSError as err:
         raise Malformed("K512", f"{path.name} cannot be read: {err.strerror}", File(str(path))) from None
-    if raw.startswith(LFS):
-        raise Malformed("K510", f"{path.name} is a Git LFS pointer, not the file itself", File(str(path)),
-                        hint="run git lfs pull in the folder, or download the file")
+    if raw:
+        refuse_placeholder("K510", path, raw[:512], len(raw))
+    return raw
+
+
+def read_text(path: Path) -> str:
+    """A text file. Raises Malformed K510, K512 when it is not UTF-8 or cannot be read."""
     try:
-        return raw.decode("utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as err:
         raise Malformed("K512", f"{path.name} is not UTF-8 text (byte {err.start})", File(str(path))) from None
 

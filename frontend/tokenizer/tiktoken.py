@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from uaii.frontend.tokenizer import parts, ranks
-from uaii.frontend.tokenizer.settings import LFS, Settings
+from uaii.frontend.tokenizer.settings import Settings, read_bytes
 from uaii.ir.diag import Diagnostic, Malformed
 from uaii.ir.loc import File
 
@@ -64,10 +64,7 @@ def from_tiktoken(said: Settings, path: Path, refuse: Refuse, config: Mapping[st
     `config` is config.json; `refuse` makes the error for what cannot be converted exactly. Raises Malformed K510 (LFS
     pointer) and K512 (not such a file) too.
     """
-    raw = path.read_bytes()
-    if raw.startswith(LFS):
-        raise Malformed("K510", f"{path.name} is a Git LFS pointer, not the file itself", File(str(path)),
-                        hint="run git lfs pull in the folder, or download the file")
+    raw = read_bytes(path)
     rule = _rule(said, path, raw, refuse, config)
     found = _ranks(path, raw)
     special = _special(said, rule, len(found), refuse)

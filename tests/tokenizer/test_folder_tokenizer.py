@@ -45,7 +45,8 @@ def test_empty_merges_and_impossible_merges_are_malformed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("text", "code"), [("{}", "K507"), ("[]", "K507"), ("{", "K507"), (b"\xff", "K512"),
-                                            ("version https://git-lfs.github.com/spec/v1\noid", "K510")])
+                                            ("version https://git-lfs.github.com/spec/v1\noid", "K510"),
+                                            ("<!DOCTYPE html><title>Sign in</title>", "K510")])
 def test_broken_tokenizer_json(tmp_path: Path, text: Any, code: str) -> None:
     err = refusal(write_folder(tmp_path, tokenizer_json=text))
     assert isinstance(err, Malformed) and err.code == code
