@@ -212,6 +212,10 @@ class Build(Builder):
                             why="a tensor nobody reads is a part of the model that is left out", notes=strangers(left),
                             hint="the configuration and the weights disagree, or this is a variant that uaii does not know")
 
+    def drop_layers(self, first: int, count: int, why: str) -> None:
+        """Leaves out the tensors of `count` layers from number `first` on."""
+        self.dropped = {**self.dropped, **{rf"(model\.layers|blk)\.{i}\..+": why for i in range(first, first + count)}}
+
     def drop_reason(self, name: str) -> str | None:
         """Why a stored tensor may be left out, or None."""
         return next((why for pattern, why in self.dropped.items() if re.fullmatch(pattern, name)), None)

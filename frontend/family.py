@@ -33,7 +33,8 @@ class Family:
     """A model family, declared: names it goes by, its configuration, where its tensors are, and how its graph reads.
 
     `hf` are (model_type, class of architectures[0]) pairs, `gguf` values of general.architecture. `dropped` maps regular
-    expressions over tensor names to the reason they are left out.
+    expressions over tensor names to the reason they are left out. A family that `borrows` goes by the class name of another,
+    which alone means the other.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Family:
     model: Callable[[Any, Build], None]
     dropped: Mapping[str, str] = field(default_factory=dict)
     brands: tuple[str, ...] = ()
+    borrows: bool = False
 
     def but(self, **changes: Any) -> Family:
         """A close relative: the same family with some data replaced."""
@@ -85,7 +87,8 @@ def registry() -> tuple[dict[str, Family], dict[str, Family], dict[str, Family]]
         for family in module.FAMILIES:
             for kind, class_name in family.hf:
                 _claim(by_type, kind, family)
-                _claim(by_class, class_name, family)
+                if not family.borrows:
+                    _claim(by_class, class_name, family)
             for arch in family.gguf:
                 _claim(by_gguf, arch, family)
     return by_type, by_class, by_gguf

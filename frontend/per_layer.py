@@ -7,7 +7,8 @@ from typing import Any
 from uaii.ir import loc as L
 from uaii.ir.diag import Malformed, Unsupported
 
-PER_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+PER_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length", "expert_feed_forward_length",
+             "expert_used_count")
 
 
 def one_for_all(name: str, value: Any, layers: Any, where: L.Key) -> Any:

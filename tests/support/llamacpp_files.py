@@ -20,7 +20,7 @@ LLAMA_TWIN = Twin("llama", LLAMA_NAMES, llama.gguf_metadata, permuted=True)
 LLAMA_CASES = (llama.PLAIN, llama.PLAIN.set("biases", attention_bias=True, mlp_bias=True),
                llama.PLAIN.set("one-key-head", num_key_value_heads=1), llama.PLAIN.set("tied", tie_word_embeddings=True))
 # heads need not be an equal part of the width, and the other cases do not show it
-WIDE = {"llama", "granite", "mistral3", "smollm3"}
+WIDE = {"llama", "granite", "mistral3", "smollm3", "gpt-oss"}
 
 Change = Callable[[Arrays, Case], Arrays]
 
@@ -159,7 +159,7 @@ def _defaults(base: File) -> dict[str, Any]:
     default = {"attention.head_count_kv": heads, "rope.freq_base": 10000.0, "rope.dimension_count": head}
     default |= dict.fromkeys(("attention.key_length", "attention.value_length"), equal)
     capped = ("attn_logit_softcapping", "final_logit_softcapping", "attention.sliding_window")
-    capped = () if base.twin.arch == "cohere2" else capped  # its window is demanded
+    capped = () if base.twin.arch in ("cohere2", "gpt-oss") else capped  # their window is demanded
     return dict.fromkeys([k for k in keys if k in capped or keys[k] == default.get(k)])
 
 
@@ -186,7 +186,7 @@ CONTAINERS = {"version-2": {"finish": version_2}, "align-128": {"alignment": 128
 
 @cache
 def files() -> Mapping[str, tuple[File, ...]]:
-    """The files of each module of cases that has a GGUF twin; llama shows what all share."""
+    """The files of each module of cases that has a GGUF twin, and its GGUF_VARIANTS; llama shows what all share."""
     twins = {name: (module.GGUF, module.GGUF_CASES) for name, module in all_cases.families().items()
              if isinstance(getattr(module, "GGUF", None), Twin)}
     out = {}
@@ -194,6 +194,8 @@ def files() -> Mapping[str, tuple[File, ...]]:
         plain = [File(twin, case, case.name) for case in cases]
         out[name] = tuple(file.but(file.name, change=quiet) if (name, file.name) in NOISY else file
                           for file in (*plain, *_variants(plain[0])))
+        own = getattr(all_cases.families()[name], "GGUF_VARIANTS", {})
+        out[name] += tuple(plain[0].but(n, **changes) for n, changes in own.items())
     base = out["llama"][0]
     out["llama"] += (*(base.but(n, keys=record) for n, record in ROPE.items()),
                      *(base.but(n, **how) for n, how in CONTAINERS.items()))

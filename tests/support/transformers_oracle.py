@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 import torch
 from parity import GREEDY, Run
 from tiny_models import Case
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 torch.set_num_threads(1)  # tiny matrices: a second thread only waits, and on a busy machine ten times as long
@@ -18,10 +20,23 @@ logging.set_verbosity_error()
 logging.disable_progress_bar()
 
 
+# Model types that transformers does not know, and the one whose computation each shares.
+SAME = {"kimi_k2": "deepseek_v3"}
+
+
 def load(folder: Path, attention: str = "eager") -> Any:
-    """The model of a folder; fails when a tensor of the file finds no place or a parameter no tensor."""
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention,
+    """The model of a folder; fails when a tensor of the file finds no place or a parameter no tensor.
+
+    Layers after the last, which predict further tokens, have no place there.
+    """
+    stated = json.loads((folder / "config.json").read_text())
+    kind = stated.pop("model_type")
+    config = AutoConfig.for_model(SAME[kind], **stated) if kind in SAME else None
+    model, info = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32, attn_implementation=attention,
                                                        output_loading_info=True)
+    depth = model.config.num_hidden_layers
+    further = [n for n in info["unexpected_keys"] if (found := re.match(r"model\.layers\.(\d+)\.", n)) and int(found[1]) >= depth]
+    info["unexpected_keys"] = set(info["unexpected_keys"]) - set(further)
     left = {what: names for what, names in info.items() if names}
     assert not left, f"transformers does not load {folder}: {left}"
     model.generation_config.eos_token_id = None
