@@ -129,6 +129,11 @@ def gated(gate: Array, up: Array, act: str) -> Array:
     return ACTS[act](gate) * up
 
 
+@means(ops.RowGate)
+def row_gate(x: Array, score: Array) -> Array:
+    return x / (1 + np.exp(-score))
+
+
 @means(ops.Positions)
 def positions(mask: Array, ids: Array) -> Array:
     return np.maximum(np.cumsum(mask, axis=1) - 1, 0)[:, -ids.shape[1]:]

@@ -61,8 +61,12 @@ def lines(r: Report) -> list[str]:
 def _fact(name: str, value: Any) -> str:
     if name in BYTES and value is not None:
         return f"{value} ({size(value)})"
+    if name == "moe" and value:
+        counts = (f"{n} experts" if k == "experts" else f"{n} for each token" if k == "experts_used" else f"{k}={n}"
+                  for k, n in value.items())
+        return ", ".join(counts)
     if name == "moe":
-        return ", ".join(f"{k}={n}" for k, n in value.items()) or "no"
+        return "no"
     if name == "sliding_window" and value is not None:
         return ", ".join(f"{w} tokens" + (f" in {n} layers" if n else "") for w, n in value.items()) or "none"
     if name == "dtypes":

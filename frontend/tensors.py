@@ -129,6 +129,17 @@ class EachRows:
 
 
 @dataclass(frozen=True)
+class Flat:
+    """[1,K] stored as [K]."""
+
+    def stored(self, shape: Shape, c: Any) -> Shape:
+        return shape[1:]
+
+    def apply(self, recipe: Recipe, shape: Shape, c: Any) -> Recipe:
+        return make("reshape", recipe, shape)
+
+
+@dataclass(frozen=True)
 class Transposed:
     """Stored with its last two axes exchanged (GPT-2's Conv1D, DeepSeek's k_b); blocks become f32."""
 

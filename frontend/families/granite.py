@@ -1,15 +1,16 @@
-"""Granite 3 (dense): llama's shape with four scalars, on embeddings, scores, residuals and logits (IBM 2024)."""
+"""Granite 3, dense and with experts: llama's shape with four scalars, on embeddings, scores, residuals, logits (IBM 2024)."""
 from __future__ import annotations
 
 from typing import Any
 
 from uaii.frontend import blocks
 from uaii.frontend.build import Build
-from uaii.frontend.common import DROPPED, WINDOW_IGNORED, DecoderConfig, llama_names
+from uaii.frontend.common import DROPPED, LAYER, WINDOW_IGNORED, DecoderConfig, ffn_rows, llama_names
 from uaii.frontend.config import COUNT, FLAG, POSITIVE, REQUIRED, key
 from uaii.frontend.family import Family
+from uaii.frontend.mixture import ROUTER_TRAINING, WEIGHTING_IGNORED, ExpertConfig, feed_forward
 from uaii.frontend.rope import rope_keys
-from uaii.frontend.tensors import where
+from uaii.frontend.tensors import At, EachRows, where
 from uaii.ir.core import Value
 from uaii.ir.ops import Add, Scale
 
@@ -31,7 +32,19 @@ class GraniteConfig(DecoderConfig):
                            gguf_default=lambda c: c.head_dim ** -0.5)
     logits: float = key("logits_scaling", "logit_scale", POSITIVE, default=1.0, gguf_default=REQUIRED)
     experts: int = key((), "expert_count", COUNT, default=0, one_of=(0,))
+    experts_used: int = key((), "expert_used_count", COUNT, default=0, one_of=(0,))
     inert = WINDOW_IGNORED
+
+
+class GraniteMoeConfig(ExpertConfig, GraniteConfig):
+    """Source: transformers configuration_granitemoe.py, where a softmax over the chosen logits is the softmax over all,
+    renormalised; llama.cpp src/models/granite-moe.cpp, which rotates whatever rope.scaling.finetuned says."""
+
+    rotates: Any = None
+    mlp_bias: Any = None
+    experts: int = key("num_local_experts", "expert_count", default=8, gguf_default=REQUIRED)
+    experts_used: int = key("num_experts_per_tok", "expert_used_count", default=2, gguf_default=REQUIRED)
+    inert = ROUTER_TRAINING | WINDOW_IGNORED | WEIGHTING_IGNORED
 
 
 def scaled(b: Build, x: Value, by: float, name: str) -> Value:
@@ -49,7 +62,8 @@ def model(c: GraniteConfig, b: Build) -> None:
             a = blocks.attend(b, i, step, q, k, v, scale=c.attention)
             x = Add(x, scaled(b, b.linear(a, "attn.o", c.width, i, c.attention_bias), c.residual, "attn/scale")).out
             h = b.rms_norm(x, "ffn_norm", c.eps, i)
-            x = Add(x, scaled(b, blocks.gated_mlp(b, h, i, c.ffn, c.act, c.mlp_bias), c.residual, "ffn/scale")).out
+            y = feed_forward(b, c, h, i, (c.ffn, c.ffn), c.mlp_bias, sparse=bool(c.experts), top_k=c.experts_used)
+            x = Add(x, scaled(b, y, c.residual, "ffn/scale")).out
     x = b.rms_norm(x, "norm", c.eps)
     logits = blocks.head(b, c, blocks.last(b, x, keep))
     blocks.result(b, scaled(b, logits, 1.0 / c.logits, "head/scale"))
@@ -60,4 +74,13 @@ GRANITE = Family(
     brands=("Granite 3.0", "Granite 3.1", "Granite 3.2", "Granite 3.3"), dropped=DROPPED,
     tensors={**llama_names(permuted=True), "rope_freqs": where((), "rope_freqs.weight")},
 )
-FAMILIES = (GRANITE,)
+GRANITE_MOE = GRANITE.but(
+    name="granitemoe", hf=(("granitemoe", "GraniteMoeForCausalLM"),), gguf=("granitemoe",), config=GraniteMoeConfig,
+    brands=("Granite 3.0 1B-A400M, 3B-A800M", "Granite 3.1 1B-A400M, 3B-A800M"),
+    tensors={**{k: w for k, w in GRANITE.tensors.items() if not k.startswith("ffn.")},
+             "moe.router": where(f"{LAYER}block_sparse_moe.router.layer.weight", "blk.{i}.ffn_gate_inp.weight"),
+             **{f"moe.{n}": where(At(f"{LAYER}block_sparse_moe.input_linear.weight", (EachRows(j, ffn_rows),)),
+                                  f"blk.{{i}}.ffn_{n}_exps.weight") for j, n in enumerate(("gate", "up"))},
+             "moe.down": where(f"{LAYER}block_sparse_moe.output_linear.weight", "blk.{i}.ffn_down_exps.weight")},
+)
+FAMILIES = (GRANITE, GRANITE_MOE)

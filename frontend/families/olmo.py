@@ -15,12 +15,17 @@ from uaii.ir.ops import Add, Clamp, SplitHeads
 
 
 class Clip(Entry):
-    """The limit of q, k and v, None for none: null or absent in a folder, 0 or absent in a GGUF."""
+    """The limit of q, k and v, None for none: null or absent in a folder, 0 or absent under the key `gguf` of a GGUF."""
+
+    def __init__(self, gguf: str | None) -> None:
+        self.gguf = gguf
 
     def keys(self, fmt: str) -> tuple[str, ...]:
-        return ("clip_qkv",) if fmt == "hf" else ("attention.clamp_kqv",)
+        return ("clip_qkv",) if fmt == "hf" else (self.gguf,) if self.gguf else ()
 
     def read(self, c: Config) -> float | None:
+        if not self.keys(c.fmt):
+            return None
         name = self.keys(c.fmt)[0]
         said = c.raw(name)
         off = said is None or (c.fmt == "gguf" and said == 0)
@@ -36,7 +41,7 @@ class OlmoConfig(DecoderConfig):
     rope: Any = rope_keys(theta=10000.0)
     qkv_bias: bool | None = key("attention_bias", kind=FLAG, default=False, gguf_default=None)  # a GGUF's tensors say
     out_bias: bool = key("attention_bias", kind=FLAG, default=False)
-    clip: Any = Clip()
+    clip: Any = Clip("attention.clamp_kqv")
     inert = WINDOW_IGNORED
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from uaii.ir.ops.attention import Attention, LatentAttention, Positions, Rope, RopeScaling, ScaleRows, SplitHeads, Temperature
-from uaii.ir.ops.elementwise import ACTS, Activation, Add, Clamp, Gated, Mul, Scale, Softcap
+from uaii.ir.ops.elementwise import ACTS, Activation, Add, Clamp, Gated, Mul, RowGate, Scale, Softcap
 from uaii.ir.ops.experts import ExpertBranches, ExpertKernel, MixtureOfExperts, Routed
 from uaii.ir.ops.kernels import (
     BlockSpread,
@@ -27,6 +27,6 @@ __all__ = [
     "ACTS", "Activation", "Add", "Attention", "BlockSpread", "BlockSum", "Clamp", "DynamicFreqs", "Embedding", "EmbeddingNBits",
     "ExpertBranches", "ExpertKernel", "Gated", "Gqa", "Halves", "KeyLengths", "LastPositions", "LatentAttention", "LatentGqa",
     "LayerNorm", "LengthFreqs", "Linear", "MatMulNBits", "MergeHeads", "MixtureOfExperts", "Mul", "Positions", "RmsNorm", "Rope",
-    "RopeScaling", "RopeTable", "Rotary", "Routed", "Scale", "ScaleRows", "SkipRmsNorm", "Softcap", "SplitHeads", "Temperature",
-    "TotalLength",
+    "RopeScaling", "RopeTable", "Rotary", "Routed", "RowGate", "Scale", "ScaleRows", "SkipRmsNorm", "Softcap", "SplitHeads",
+    "Temperature", "TotalLength",
 ]

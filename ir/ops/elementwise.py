@@ -65,6 +65,17 @@ class Clamp(Op, name="clamp"):
         return self.x.type
 
 
+class RowGate(Op, name="row_gate"):
+    """x [...,E] times sigmoid(score [...,1]): one number between 0 and 1 for each row (Qwen team 2024)."""
+
+    x: Value
+    score: Value
+
+    def infer(self) -> Tensor:
+        self.need(self.score.type == self.x.type.reshape(*self.x.type.shape[:-1], 1), f"{self.score.type} gates {self.x.type}")
+        return self.x.type
+
+
 class Activation(Op, name="activation"):
     """act(x); see ACTS."""
 

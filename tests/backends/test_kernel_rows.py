@@ -219,6 +219,7 @@ PROOFS = [
     *(Proof(f"temperature of {beta}", "%pos: i64[B,S]", f"%z = temperature %pos {{beta={beta}, length=64}} : f32[B,S]", 2e-6,
             {"pos": np.array([[0, 63, 64], [127, 128, 262143]])}) for beta in (0.1, -0.05)),
     Proof("rows scaled", X + ", %by: f32[B,S]", "%z = scale_rows %x, %by : f32[B,S,64]"),
+    Proof("rows gated", X + ", %by: f32[B,S,1]", "%z = row_gate %x, %by : f32[B,S,64]"),
     Proof("rows of heads scaled", "%x: f32[B,S,4,16], %by: f32[B,S]", "%z = scale_rows %x, %by : f32[B,S,4,16]"),
     *(Proof(f"dynamic frequencies to {last}", "%pos: i64[B,S]",
             "%z = dynamic_freqs %pos {theta=10000.0, dim=32, factor=4.0, max_positions=64} : f32[16]", 2e-6,

@@ -125,6 +125,7 @@ CACHE = ("f32[B,2,P,16]", "f32[B,2,P,16]", "i64[B,T]")
     (MatMulNBits, ("f32[B,S,64]", "u8[4,2,16]", "f32[4,3]", None), {}, "scales are f32[4,3]"),
     (OPS["softcap"], ("f32[B,8]",), {"cap": 0.0}, "cap 0.0 is not positive"),
     (OPS["clamp"], ("f32[B,8]",), {"limit": -1.0}, "limit -1.0 is not positive"),
+    (OPS["row_gate"], ("f32[B,S,8]", "f32[B,S,8]"), {}, "f32[B,S,8] gates f32[B,S,8]"),
     (OPS["activation"], ("f32[B,8]",), {"act": "swish"}, "unknown activation 'swish'"),
     (OPS["gated"], ("f32[B,8]", "f32[B,9]"), {"act": "silu"}, "gates"),
     (OPS["layer_norm"], ("f32[B,8]", "f32[8]", "f32[7]"), {"eps": 1e-6}, "do not span"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from gguf_twin import Twin, fused_projections
+from gguf_twin import Twin, as_it_is, fused_projections
 from tiny_models import Arrays, Case, interleaved_rows
 
 Names = Mapping[str, str]
@@ -17,11 +17,6 @@ def interleaved(case: Case, tensors: Arrays) -> Arrays:
     counts = {"q_proj": case.config["num_attention_heads"], "k_proj": case.config["num_key_value_heads"]}
     parts = {n: n.split(".")[-2] for n in tensors}
     return {n: interleaved_rows(x, counts[parts[n]]) if parts[n] in counts else x for n, x in tensors.items()}
-
-
-def as_it_is(case: Case) -> Arrays:
-    """The folder's tensors."""
-    return case.tensors()
 
 
 @dataclass(frozen=True)

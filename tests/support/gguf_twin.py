@@ -11,13 +11,19 @@ from family_cases.llama import GGUF_NAMES as LLAMA_NAMES
 from family_cases.llama import GGUF_OUTSIDE
 from tiny_models import Arrays, Case, Config, interleaved_rows, write_gguf
 
-__all__ = ["LLAMA_NAMES", "Twin", "sizes"]
+__all__ = ["LLAMA_NAMES", "Twin", "as_it_is", "sizes"]
+
+
+def as_it_is(case: Case) -> Arrays:
+    """The folder's tensors."""
+    return case.tensors()
 
 
 @dataclass(frozen=True)
 class Twin:
     """How a family is written: its architecture, tensor names, keys, whether q and k rows are interleaved, endings of
-    tensors that a file may leave out, and what is added to every norm."""
+    tensors that a file may leave out, what is added to every norm, what the converter did to the folder's tensors before
+    it named them, and keys that it writes for readers which this file does not need."""
 
     arch: str
     names: Mapping[str, str]
@@ -25,12 +31,14 @@ class Twin:
     permuted: bool
     optional: tuple[str, ...] = ()
     norm_offset: float = 0.0
+    changed: Callable[[Case], Arrays] = as_it_is
+    spare: tuple[str, ...] = ()
 
     def tensors(self, case: Case, *, permuted: bool | None = None, fused: bool = False) -> Arrays:
         """The case's tensors by llama.cpp's names; `permuted` other than the converter's is a broken file."""
         c, out = case.config, {}
         heads = {"attn_q": c["num_attention_heads"], "attn_k": c["num_key_value_heads"]}
-        for name, x in case.tensors().items():
+        for name, x in self.changed(case).items():
             x = x + np.float32(self.norm_offset) if name.endswith("norm.weight") else x
             if name in GGUF_OUTSIDE:
                 out[GGUF_OUTSIDE[name]] = x

@@ -46,6 +46,11 @@ def gated(op: ops.Gated, e: Emit) -> None:
     e.node("Mul", act(e, op.act, op.gate, e.temp("act")), op.up)
 
 
+@emits(ops.RowGate)
+def row_gate(op: ops.RowGate, e: Emit) -> None:
+    e.node("Mul", op.x, e.node("Sigmoid", op.score, outputs=(e.temp("share"),)))
+
+
 def act(e: Emit, name: str, x: Value, out: Value | str) -> str:
     """Nodes for act(x) into `out`; the activation's own kernel where onnxruntime has one."""
     match name:
