@@ -21,6 +21,7 @@ from uaii.frontend.tokenizer.source import stop_ids_of, tokenizer_of
 from uaii.ir.core import Graph
 from uaii.ir.diag import Usage
 from uaii.ir.ops import DynamicFreqs, Gqa, LengthFreqs
+from uaii.measure import fits_memory
 from uaii.passes.base import Entry, run
 from uaii.passes.pipelines import pipeline
 from uaii.record import LOWER, Step, first_step, record, step
@@ -103,6 +104,7 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
     """
     begun = time.monotonic()
     done = through_passes(path, target=target, weights=weights, context=context, accept=accept)
+    fits_memory(done.graph)
     model, emitted = emit(done.graph)
     say = note or (lambda text: None)
     hparams = done.lowered.hparams | {"context_length": done.context}

@@ -18,6 +18,7 @@ from uaii.frontend.open import open_checkpoint
 from uaii.frontend.tokenizer.source import stop_ids_of, tokenizer_of
 from uaii.ir.diag import Diagnostic, Usage
 from uaii.ir.loc import Key, leaves
+from uaii.measure import fits_memory
 
 GATES = ("architecture", "layout", "weights", "tokenizer")
 # Refusals of weights that leave every tensor's name and shape readable, so that the layout can be judged all the same.
@@ -113,6 +114,7 @@ def _compile(ckpt: Gguf | HfFolder, blockers: list[Diagnostic], options: dict[st
         made = begin(ckpt, **options)
         reached |= {"layout"}
         rewrite(made)
+        fits_memory(made.graph)
         emit(made.graph)
     except Usage:
         raise
@@ -133,7 +135,7 @@ def _repeats(err: Diagnostic, blockers: list[Diagnostic]) -> bool:
 
 def gate_of(code: str) -> str:
     """The gate that an error belongs to."""
-    if code[0] in "GHU" and code != "H310" or code == "T204":
+    if code[0] in "GHU" and code != "H310" or code in ("T204", "C402"):
         return "weights"
     if code[0] == "T" or code == "F107":
         return "layout"

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from uaii.ir.core import Graph, Op, Weight
-from uaii.ir.ops import Embedding, EmbeddingNBits, Gqa, Routed
+from uaii.ir.diag import Unsupported
+from uaii.ir.ops import Embedding, EmbeddingNBits, Gqa, LatentAttention, LatentGqa, Routed
 from uaii.ir.recipe import COMPUTED
 from uaii.ir.types import WIDTHS
 
@@ -32,11 +33,26 @@ def stored(graph: Graph) -> int:
     return sum(w.type.nbytes for w in graph.weights.values() if w.recipe.op not in ("view", *COMPUTED))
 
 
+def fits_memory(graph: Graph) -> None:
+    """Raises Unsupported C402 when one weight is larger than the memory of this process: each is made whole, one at a time."""
+    from uaii.cli.doctor import memory
+    from uaii.cli.shell import size
+
+    total, _ = memory()
+    made = [w for w in graph.weights.values() if w.recipe.op not in ("view", *COMPUTED)]
+    largest = max(made, key=lambda w: w.type.nbytes, default=None)
+    if largest is not None and 0 < total < largest.type.nbytes:
+        raise Unsupported("C402", f"weight {largest.name} is {size(largest.type.nbytes)} which exceeds the memory of this "
+                          f"process, {size(total)}", largest.loc, why="a weight is made whole before it is written",
+                          hint="use a quantized GGUF, or a machine with more memory")
+
+
 def cache_per_token(graph: Graph) -> int:
-    """Bytes that the cache keeps for one token of one sequence: every input that is P long, without that axis."""
-    total = 0
+    """Bytes that the cache keeps for one token of one sequence: every input that is P long, without that axis, latent rows
+    once."""
+    total, same = 0, {op.past_v for op in graph.ops if isinstance(op, LatentAttention | LatentGqa)}
     for v in graph.inputs:
-        if "P" in v.type.shape:
+        if "P" in v.type.shape and v not in same:
             count = 1
             for d in v.type.shape:
                 count *= d if isinstance(d, int) else 1
