@@ -58,9 +58,11 @@ def report(folder: Path, s: dict[str, Any], notes: list[str]) -> None:
     """The summary, on stderr."""
     for note in notes:
         talk.print(f"note: {note}", markup=False)
+    experts = ", ".join(f"{n} tensors {how}" for how, n in s["experts"].items())
     tensors = ", ".join(f"{s[k]} {k}" for k in ("packed", "float", "dequantised") if s[k])
     for name, value in (
             ("family", f"{s['family']}, {s['layers']} layers, {s['parameters'] / 1e6:.1f} M parameters, context {s['context']}"),
-            ("tensors", tensors), ("bytes", f"{size(s['bytes_in'])} in, {size(s['bytes_out'])} out"),
+            ("tensors", tensors), ("experts", experts), ("bytes", f"{size(s['bytes_in'])} in, {size(s['bytes_out'])} out"),
             ("took", f"{s['seconds']} s, peak memory {size(s['peak_bytes'])}"), ("artifact", str(folder))):
-        talk.print(f"{name:<9} {value}", markup=False)
+        if value:
+            talk.print(f"{name:<9} {value}", markup=False)

@@ -123,8 +123,8 @@ def _account(rows: list[dict[str, Any]]) -> None:
 
 
 def _tensors(rows: list[dict[str, Any]]) -> None:
-    table(("tensor", "stored", "bytes", "use", "held", "exact", "initializers"),
-          [(r["tensor"], r["stored"], r["bytes"], r["use"], r["held"], "yes" if r["exact"] else "no",
+    table(("tensor", "stored", "bytes", "use", "held", "packing", "exact", "initializers"),
+          [(r["tensor"], r["stored"], r["bytes"], r["use"], r["held"], r.get("packing") or "", "yes" if r["exact"] else "no",
             ", ".join(r["initializers"])) for r in rows], right=("bytes",))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from uaii.frontend import blob
 from uaii.frontend.checkpoint import StoredTensor
-from uaii.frontend.hf_blockers import config_blockers, tensor_blockers
+from uaii.frontend.hf_blockers import config_blockers, microscaled, tensor_blockers
 from uaii.frontend.hf_weights import LOOKED_FOR, Weights, find_weights
 from uaii.frontend.jsonfile import read_object
 from uaii.ir.diag import Diagnostic, Malformed, Unsupported, Usage
@@ -43,7 +43,8 @@ class HfFolder:
         self._shards = found.shards
         self._blobs = {s.blob.path: s.blob for s in found.shards}
         # The config's own word names the method exactly; the names tell it apart only roughly.
-        self._blocked += [] if config_blockers(str(self._config), self.metadata) else tensor_blockers(self.tensors)
+        declared = config_blockers(str(self._config), self.metadata)
+        self._blocked += [] if declared else tensor_blockers(self.tensors, microscaled(self.metadata))
         self._blocked += [err for s in found.shards for err in s.blocked]
         if self._blocked and not inspect:
             raise self._blocked[0]

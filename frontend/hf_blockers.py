@@ -12,6 +12,9 @@ from uaii.ir.loc import File
 
 CONVERT = "HF quantized checkpoints are not loaded. Convert to BF16 safetensors or GGUF (Q4_K / IQ4_NL) and retry."
 KEYS = ("quantization_config", "compression_config", "quantization")
+# What gpt-oss folders declare, the only quantisation that is read: experts in MXFP4, all else in floats.
+MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": [
+    "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
 # The side tensors of each method; plain checkpoints have none of these names.
 NAMES = (
     ("gptq or awq", re.compile(r"\.(qweight|qzeros|g_idx)$")),
@@ -30,22 +33,28 @@ def quantized(method: str, where: File) -> Unsupported:
                        hint="take the publisher's unquantised repository or a GGUF of it")
 
 
+def microscaled(config: Mapping[str, Any]) -> bool:
+    """Whether the config declares experts in MXFP4 as gpt-oss has them."""
+    return config.get("model_type") == "gpt_oss" and config.get("quantization_config") == MXFP4
+
+
 def config_blockers(file: str, config: Mapping[str, Any]) -> list[Diagnostic]:
-    """One refusal when the config, or the text part of it, declares a quantisation; `file` is config.json."""
+    """One refusal when the config, or the text part of it, declares a quantisation that is not read; `file` is config.json."""
     inner = config.get("text_config")
     for prefix, part in (("", config), ("text_config.", inner if isinstance(inner, dict) else {})):
         for key in KEYS:
             value = part.get(key)
-            if value is not None:
+            if value is not None and not (key == "quantization_config" and microscaled(part)):
                 return [quantized(_method(key, value), File(file, prefix + key))]
     return []
 
 
-def tensor_blockers(tensors: Mapping[str, StoredTensor]) -> list[Diagnostic]:
-    """One refusal when a method's side tensors are there, blamed on the first; the first method of NAMES wins."""
+def tensor_blockers(tensors: Mapping[str, StoredTensor], mxfp4: bool) -> list[Diagnostic]:
+    """One refusal when a method's side tensors are there, blamed on the first; the first method of NAMES wins. `mxfp4` says
+    that the config declares that one in the form that is read."""
     for method, pattern in NAMES:
         for name, tensor in tensors.items():
-            if pattern.search(name):
+            if pattern.search(name) and not (mxfp4 and method == "mxfp4"):
                 return [quantized(method, File(str(tensor.file), f"tensor {name}"))]
     return []
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,6 +35,14 @@ class Recipe:
         if self.op == "load":
             return (self.args[0],)
         return tuple(dict.fromkeys(n for a in self.args if isinstance(a, Recipe) for n in a.loads))
+
+    @property
+    def parts(self) -> Iterator[Recipe]:
+        """Itself and every recipe in it."""
+        yield self
+        for a in self.args:
+            if isinstance(a, Recipe):
+                yield from a.parts
 
     def __str__(self) -> str:
         if self.op == "load":

@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import resource
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +29,7 @@ from uaii.passes.pipelines import pipeline
 from uaii.record import LOWER, Step, first_step, record, step
 
 NAMED = "additional_chat_templates"  # where transformers looks for them
+EXPERTS = re.compile(r".+\.moe\.(gate|up|down)")  # what frontend/mixture.py calls an expert's matrices
 MAX_CONTEXT = 131072  # longer rotation tables are asked for with --context
 
 
@@ -157,7 +160,8 @@ def _summary(done: Compiled, tensors: list[dict[str, Any]], out: Path, seconds: 
         "parameters": sum(t.type.count for t in done.checkpoint.tensors.values()),
         "context": done.context, "nodes": len(done.graph.ops),
         "packed": sum(t["held"] == "packed" for t in tensors), "float": sum(t["held"] == "float" for t in tensors),
-        "dequantised": sum(t["held"].startswith("dequant") for t in tensors),
+        "dequantised": sum(t["held"].startswith("dequant") for t in tensors), "experts": dict(Counter(
+            t["packing"] or t["held"] for t in tensors if EXPERTS.fullmatch(t["use"]))),
         "bytes_in": sum(t.nbytes for t in done.checkpoint.tensors.values()), "bytes_out": (out / DATA).stat().st_size,
         "seconds": round(seconds, 2), "peak_bytes": peak,
     }

@@ -9,8 +9,8 @@ from uaii import measure
 from uaii.backends.onnx.tables import plan
 from uaii.ir import loc as L
 from uaii.ir.core import Graph, Op, Value, Weight
+from uaii.ir.recipe import Recipe
 from uaii.ir.text import name_values, show_attr
-from uaii.ir.types import BLOCKS
 from uaii.passes.base import Entry
 
 if TYPE_CHECKING:
@@ -93,21 +93,29 @@ def _leaves(loc: L.Loc | None) -> list[str]:
     return list(dict.fromkeys(L.show_leaf(x) for x in L.leaves(loc))) if loc is not None else []
 
 
+def _packing(quants: Recipe) -> str:
+    blocks, bits = quants.args
+    return f"{blocks.type.elem} -> {bits} bit"
+
+
 def tensors(done: Compiled) -> list[dict[str, Any]]:
-    """Per stored tensor: type and bytes in, its use in the family, the initializers it feeds, how it is held, and whether
-    the values are exact."""
+    """Per stored tensor: type and bytes in, its use in the family, the initializers it feeds, how it is held (`packing` says
+    from which layout to how many bits), and whether the values are exact."""
     users: dict[str, list[str]] = {}
+    packings: dict[str, str] = {}
+    values: set[str] = set()
     for w in done.graph.weights.values():
         recipe = w.recipe if w.recipe.op != "view" else done.graph.weights[w.recipe.args[0]].recipe
         for name in recipe.loads:
             users.setdefault(name, []).append(w.name)
+        for part in recipe.parts:
+            packings |= dict.fromkeys(part.loads, _packing(part)) if part.op == "quants" else {}
+            values |= set(part.loads) if part.op == "dequant" else set()
     use = {row["tensor"]: row["use"] for row in done.lowered.tensor_account()}
     report = []
     for name, t in done.checkpoint.tensors.items():
         held = users.get(name, [])
-        packed = any(h.endswith((".quants", ".rows")) for h in held)
-        blocks = t.type.elem in BLOCKS
-        how = "unused" if not held else "packed" if packed else "dequantised to f32" if blocks else "float"
+        how = "unused" if not held else "packed" if name in packings else "dequantised to f32" if name in values else "float"
         report.append({"tensor": name, "stored": str(t.type), "bytes": t.nbytes, "use": use[name], "held": how,
-                       "exact": t.type.elem != "f64", "initializers": held})
+                       "packing": packings.get(name), "exact": t.type.elem != "f64", "initializers": held})
     return report

@@ -14,7 +14,7 @@ from raw_safetensors import entry, f32_file, folder, st_bytes
 from safetensors.numpy import save_file
 
 from uaii.frontend.hf import HfFolder
-from uaii.frontend.hf_blockers import CONVERT
+from uaii.frontend.hf_blockers import CONVERT, MXFP4
 from uaii.ir.diag import Diagnostic, Malformed, Unsupported, Usage
 from uaii.ir.loc import File
 
@@ -408,6 +408,17 @@ def test_mxfp4(tmp_path: Path) -> None:
     assert refused(config, "H330", "mxfp4", Unsupported).says == says
     f32_file(folder(tmp_path / "b") / "model.safetensors", "experts.gate_up_proj_blocks", "experts.gate_up_proj_scales")
     assert refused(tmp_path / "b", "H330", "mxfp4", Unsupported).says == says
+
+
+def test_mxfp4_as_gpt_oss_declares_it_passes(tmp_path: Path) -> None:
+    words = {"model_type": "gpt_oss", "quantization_config": MXFP4}
+    f32_file(folder(tmp_path / "a", words) / "model.safetensors", "experts.gate_up_proj_blocks", "experts.gate_up_proj_scales")
+    assert HfFolder(tmp_path / "a").blocked() == []
+    f32_file(folder(tmp_path / "b", words) / "model.safetensors", "experts.gate_up_proj_blocks", "q.qweight")
+    refused(tmp_path / "b", "H330", "gptq or awq", Unsupported)
+    says = f"mxfp4 convert to BF16/GGUF. {CONVERT}"
+    other = folder(tmp_path / "c", {**words, "model_type": "llama"})
+    assert refused(other, "H330", "mxfp4", Unsupported).says == says
 
 
 def test_unquantised_names_and_configs_pass(tmp_path: Path) -> None:
