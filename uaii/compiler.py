@@ -20,9 +20,9 @@ from uaii.frontend.checkpoint import Checkpoint, TokenizerFiles
 from uaii.frontend.family import Lowered, lower
 from uaii.frontend.open import open_checkpoint
 from uaii.frontend.tokenizer.source import stop_ids_of, tokenizer_of
-from uaii.ir.core import Graph
+from uaii.ir.core import Graph, Op
 from uaii.ir.diag import Usage
-from uaii.ir.ops import DynamicFreqs, Gqa, LengthFreqs
+from uaii.ir.ops import DynamicFreqs, Gqa, LatentGqa, LengthFreqs
 from uaii.measure import fits_memory
 from uaii.passes.base import Entry, run
 from uaii.passes.pipelines import pipeline
@@ -120,8 +120,8 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
         _write_text(temp, done, hparams, tokenizer, stop_ids)
         manifest = artifact.finish(temp, {
             "uaii": __version__, **record(done, emitted.origins),
-            "kv_in_place": all(isinstance(op, Gqa) for op in done.graph.ops if any(
-                r.name.startswith("present.") for r in op.results)),
+            "kv_in_place": all(isinstance(op, Gqa | LatentGqa) for op in _keepers(done.graph)),
+            "kv_latent": all(isinstance(op, LatentGqa) for op in _keepers(done.graph)),
             "whole_prompt": any(isinstance(op, DynamicFreqs) for op in done.graph.ops),
             "rope_switch": next((op.limit for op in done.graph.ops if isinstance(op, LengthFreqs)), None),
             "stop_ids": list(stop_ids),
@@ -131,16 +131,22 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
     return Artifact(Path(out), manifest, summary)
 
 
+def _keepers(graph: Graph) -> list[Op]:
+    """The ops that yield the cache."""
+    return [op for op in graph.ops if any(r.name.startswith("present.") for r in op.results)]
+
+
 def _write_text(temp: Path, done: Compiled, hparams: dict[str, Any], tok: TokenizerFiles | None, stops: tuple[int, ...]) -> None:
     """The small files beside the model; `stops` are the ids that end generation."""
     def put(name: str, data: Any) -> None:
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, indent=1)
         (temp / name).write_text(text, "utf-8")
 
-    gqa = next((op for op in done.graph.ops if isinstance(op, Gqa)), None)
+    heads = next((op.heads if isinstance(op, Gqa) else int(op.q_plain.type.shape[2]) for op in _keepers(done.graph)
+                  if isinstance(op, Gqa | LatentGqa)), 0)
     width = int(done.lowered.config.__dict__["width"])
-    put("genai_config.json", artifact.genai_config(hparams, gqa.heads if gqa else 1, width, stops, tok.bos_id if tok else None,
-                                                   tok.pad_id if tok else None, gqa is not None))
+    put("genai_config.json", artifact.genai_config(hparams, heads or 1, width, stops, tok.bos_id if tok else None,
+                                                   tok.pad_id if tok else None, heads > 0))
     put("generation_config.json", {**(tok.generation if tok else {}), "eos_token_id": list(stops)})
     if tok is not None:
         put("tokenizer.json", tok.tokenizer_json)

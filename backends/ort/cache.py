@@ -16,13 +16,17 @@ START = 256  # first capacity in tokens: small beside any weights, and enough fo
 
 @dataclass(frozen=True)
 class Slot:
-    """One cached tensor of the graph: its input and output names, element type and [_, heads, _, width]."""
+    """One cached tensor of the graph: its input and output names, element type and [_, heads, _, width].
+
+    `also` are the names of another input and output that hold the same values, so that one buffer serves both.
+    """
 
     past: str
     present: str
     dtype: np.dtype[Any]
     heads: int
     width: int
+    also: tuple[str, str] | None = None
 
 
 class Cache(ABC):
@@ -138,8 +142,9 @@ class SharedCache(Cache):
             batch, *rest = buffer.shape()
             start = buffer.data_ptr() + (row or 0) * int(np.prod(rest)) * slot.dtype.itemsize
             shape = [batch if row is None else 1, *rest]
-            binding.bind_input(slot.past, self.device, 0, slot.dtype.type, shape, start)
-            binding.bind_output(slot.present, self.device, 0, slot.dtype.type, shape, start)
+            for past, present in ((slot.past, slot.present), *((slot.also,) if slot.also else ())):
+                binding.bind_input(past, self.device, 0, slot.dtype.type, shape, start)
+                binding.bind_output(present, self.device, 0, slot.dtype.type, shape, start)
         self.bound = row, binding
         return binding
 

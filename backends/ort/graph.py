@@ -4,7 +4,7 @@ from __future__ import annotations
 import mmap
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,8 @@ def layout(session: onnxruntime.InferenceSession, manifest: Manifest) -> Layout:
     _agree("outputs", {"logits", *pasts.values()} - set(outputs), set(outputs) - {"logits", *pasts.values()})
     _agree("inputs", set(), set(inputs) - {"input_ids", "attention_mask", *pasts})
     slots = tuple(_slot(inputs[past], present, manifest) for past, present in pasts.items())
+    if manifest.kv_latent:
+        slots = _latent(slots, manifest)
     layers = len({slot.past.split(".")[1] for slot in slots})
     if layers != manifest.layers:
         raise _differs("layers", manifest.layers, layers)
@@ -116,6 +118,19 @@ def _slot(past: Any, present: str, manifest: Manifest) -> Slot:
         if said is not None and said != found:
             raise _differs(key, said, f"{found} at {past.name}")
     return Slot(past.name, present, _numpy(past), heads, width)
+
+
+def _latent(slots: tuple[Slot, ...], manifest: Manifest) -> tuple[Slot, ...]:
+    """One slot for the key and the value of each layer."""
+    by_name = {slot.past: slot for slot in slots}
+    values = {name.removesuffix(".key") + ".value" for name in by_name if name.endswith(".key")}
+    if not manifest.kv_in_place or values != {name for name in by_name if not name.endswith(".key")}:
+        raise _differs("kv_latent", True, "other inputs than a key and a value of each layer that are written in place")
+    pairs = ((slot, by_name[slot.past.removesuffix(".key") + ".value"]) for slot in slots if slot.past.endswith(".key"))
+    merged = [(replace(key, also=(value.past, value.present)), value) for key, value in pairs]
+    if odd := [v.past for k, v in merged if (v.dtype, v.heads, v.width) != (k.dtype, k.heads, k.width)]:
+        raise _differs("kv_latent", True, f"another shape at {odd[0]} than at its key")
+    return tuple(slot for slot, _ in merged)
 
 
 def _numpy(node: Any) -> np.dtype[Any]:

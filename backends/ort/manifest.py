@@ -20,7 +20,8 @@ class Manifest:
     """What the run side reads of uaii.json.
 
     `kv_heads` and `head_dim` are None when the layers differ; the graph's own shapes are the truth then.
-    `kv_in_place` says that past and present of a layer may be one buffer. `whole_prompt` says that a token's logits
+    `kv_in_place` says that past and present of a layer may be one buffer. `kv_latent` says that its key and value are the same
+    rows, so that one buffer holds both; absent means false. `whole_prompt` says that a token's logits
     depend on how long its own call makes the sequence (rope of type dynamic), so a prompt runs alone and in one call;
     absent means false. `rope_switch` is the length in tokens beyond which all keys of a text are rotated otherwise (rope
     of type longrope), so that a cache serves one side of it; None means that there is none. `files` are names and sizes in
@@ -35,6 +36,7 @@ class Manifest:
     kv_heads: int | None
     head_dim: int | None
     kv_in_place: bool
+    kv_latent: bool
     whole_prompt: bool
     rope_switch: int | None
     stop_ids: tuple[int, ...]
@@ -59,7 +61,7 @@ def read_manifest(folder: Path, *, hashes: bool = False) -> Manifest:
     vocab = entry.integer("vocab_size", 1)
     return Manifest(entry.text("family"), entry.text("target"), entry.integer("context_length", 1), vocab,
                     entry.integer("layers", 1), entry.optional("kv_heads"), entry.optional("head_dim"),
-                    entry.flag("kv_in_place"), "whole_prompt" in raw and entry.flag("whole_prompt"),
+                    entry.flag("kv_in_place"), "kv_latent" in raw and entry.flag("kv_latent"), "whole_prompt" in raw and entry.flag("whole_prompt"),
                     entry.optional("rope_switch"), entry.ids("stop_ids", vocab), files)
 
 
