@@ -36,6 +36,7 @@ class Build(Builder):
         super().__init__(graph)
         self.family, self.c, self.ckpt, self.tensors, self.dropped = family, c, ckpt, tensors, dropped
         self.bound: dict[str, str] = {}
+        self.values: dict[str, int] = {}  # of tensors that are not their elements one by one
         self.missing: list[str] = []
         self.path: list[str] = []
         self.notes: list[str] = []

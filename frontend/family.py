@@ -70,6 +70,11 @@ class Lowered:
         return {"context_length": self.context_length, "layers": len(cache_inputs),
                 "kv_heads": kv, "head_dim": d, "vocab_size": self.graph.outputs[0].type.shape[-1]}
 
+    @property
+    def parameters(self) -> int:
+        """Stored values: elements of tensors, and of codes and scales the values that they mean."""
+        return sum(self.build.values.get(n, t.type.count) for n, t in self.build.ckpt.tensors.items())
+
     def tensor_account(self) -> list[dict[str, str]]:
         """One row per stored tensor: name, type, and the weight it feeds or the reason it is dropped."""
         return [{"tensor": n, "type": str(t.type), "use": self.build.bound.get(n) or f"dropped: {self.build.drop_reason(n)}"}

@@ -44,7 +44,7 @@ class Mxfp4:
 
 
 def paired(b: Build, pair: Pair, names: tuple[str, ...], part: str, want: Shape, sizes: list[L.Loc]) -> Recipe:
-    """The weight `part` of this shape, which follows from `sizes`, out of two tensors.
+    """The weight `part` of this shape, which follows from `sizes`, out of two tensors; it counts as the first one's values.
 
     Raises Malformed T203 for other types or shapes, and for rows that are no whole number of blocks.
     """
@@ -61,4 +61,5 @@ def paired(b: Build, pair: Pair, names: tuple[str, ...], part: str, want: Shape,
     if recipe.type.sizes != want:
         raise Malformed("T203", f"tensor {names[0]} has rows of {recipe.type.sizes[-1]} values, {b.family} needs {want[-1]} here",
                         loc, why=f"a row of {part} is not a whole number of blocks", hint=hint)
+    b.values |= {names[0]: recipe.type.count, names[1]: 0}
     return recipe

@@ -163,7 +163,7 @@ def _summary(done: Compiled, tensors: list[dict[str, Any]], out: Path, seconds: 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)
     return {
         "family": done.lowered.family.name, "layers": done.lowered.hparams["layers"],
-        "parameters": sum(t.type.count for t in done.checkpoint.tensors.values()),
+        "parameters": done.lowered.parameters,
         "context": done.context, "nodes": len(done.graph.ops),
         "packed": sum(t["held"] == "packed" for t in tensors), "float": sum(t["held"] == "float" for t in tensors),
         "dequantised": sum(t["held"].startswith("dequant") for t in tensors), "experts": dict(Counter(

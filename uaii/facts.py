@@ -63,7 +63,8 @@ def facts(ckpt: Checkpoint, family: Family | None, made: Compiled | None) -> Fac
     out["vocab"] = out["vocab"] or _rows(ckpt)
     kinds = dtypes(ckpt)
     out |= {
-        "parameters": sum(t.type.count for t in ckpt.tensors.values()) or None, "tensors": len(ckpt.tensors), "dtypes": kinds,
+        "parameters": (made.lowered.parameters if made else sum(t.type.count for t in ckpt.tensors.values())) or None,
+        "tensors": len(ckpt.tensors), "dtypes": kinds,
         "weight_bytes": sum(t.nbytes for t in ckpt.tensors.values()) or None,
         "rope": ropes(c, ckpt), "moe": _experts(c, ckpt), "sliding_window": _windows(c, ckpt, made),
         "tied_embeddings": _tied(c, ckpt, made),

@@ -100,6 +100,18 @@ MUTATIONS: dict[str, tuple[Config, Any]] = {
 }
 
 
+def unpacked(tensors: Arrays) -> Arrays:
+    """The folder's tensors with its experts as the floats they mean, by arithmetic of its own."""
+    fp4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+    out = {n: x for n, x in tensors.items() if not n.endswith(("_blocks", "_scales"))}
+    for name in (n for n in tensors if n.endswith("_blocks")):
+        codes, exponents = tensors[name], tensors[name.replace("_blocks", "_scales")].astype(int)
+        pairs = np.stack([fp4[codes & 15], fp4[codes >> 4]], -1).reshape(*codes.shape[:-1], 32)
+        values = np.ldexp(pairs, exponents[..., None] - 127).reshape(*codes.shape[:2], -1)
+        out[name.removesuffix("_blocks")] = np.ascontiguousarray(values.swapaxes(1, 2))
+    return out
+
+
 # --- the same weights as llama.cpp's converter writes them
 
 def _metadata(c: Config) -> dict[str, Any]:
