@@ -12,7 +12,7 @@ from uaii.cli.shell import FORMAT, data, guarded, size
 if TYPE_CHECKING:
     from uaii.inspection import Report
 
-BYTES = ("weight_bytes", "artifact_bytes", "read_bytes_per_token", "kv_bytes_per_token")
+BYTES = ("weight_bytes", "artifact_bytes", "ram_to_load_bytes", "read_bytes_per_token", "kv_bytes_per_token")
 
 
 @click.command()

@@ -167,12 +167,12 @@ def _remote(meta: Mapping[str, Any]) -> str:
     return "the folder asks for remote code (auto_map), which is never executed; " if "auto_map" in meta else ""
 
 
-def lower(ckpt: Checkpoint, accept: frozenset[str] = frozenset()) -> Lowered:
+def lower(ckpt: Checkpoint, accept: frozenset[str] = frozenset(), builds: type[Build] = Build) -> Lowered:
     """The checkpoint's graph in the model stage, every key and tensor accounted for. Reads no tensor data."""
     family = recognise(ckpt)
     config = family.config(family.name, ckpt, accept)
     graph = Graph(family.name, Stage.MODEL, [], {}, dict(DIMS))
-    build = Build(family.name, config, ckpt, graph, family.tensors, family.dropped)
+    build = builds(family.name, config, ckpt, graph, family.tensors, family.dropped)
     try:
         family.model(config, build)
     except Internal as error:

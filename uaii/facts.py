@@ -6,16 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from uaii import measure
-from uaii.compiler import Compiled
+from uaii.compiler import Compiled, rewrite
 from uaii.frontend.checkpoint import Checkpoint
 from uaii.frontend.common import DecoderConfig
 from uaii.frontend.config import Config
-from uaii.frontend.family import Family, recognise, registry
+from uaii.frontend.family import Family, lower, recognise, registry
 from uaii.frontend.rope import Rope
+from uaii.frontend.supposed import Supposed
 from uaii.frontend.window import WindowKeys
 from uaii.ir import loc as L
 from uaii.ir.diag import Diagnostic
 from uaii.ir.known import origin, plain
+from uaii.record import first_step
 
 Facts = dict[str, Any]
 # What a fact is called in the report, and the entry of a family's configuration that holds it.
@@ -58,8 +60,9 @@ def facts(ckpt: Checkpoint, family: Family | None, made: Compiled | None) -> Fac
     """
     c = family.config.peek(family.name, ckpt) if family else DecoderConfig.peek("unknown", ckpt)
     out: Facts = {name: _size(c, entry, family is not None) for name, entry in SIZES.items()}
-    if made is not None:
-        out["vocab"], out["context"] = made.lowered.hparams["vocab_size"], made.lowered.context_length
+    plan = made or _planned(ckpt)
+    if plan is not None:
+        out["vocab"], out["context"] = plan.lowered.hparams["vocab_size"], plan.lowered.context_length
     out["vocab"] = out["vocab"] or _rows(ckpt)
     kinds = dtypes(ckpt)
     out |= {
@@ -69,7 +72,7 @@ def facts(ckpt: Checkpoint, family: Family | None, made: Compiled | None) -> Fac
         "rope": ropes(c, ckpt), "moe": _experts(c, ckpt), "sliding_window": _windows(c, ckpt, made),
         "tied_embeddings": _tied(c, ckpt, made),
     }
-    return out | _costs(out, made)
+    return out | _costs(out, plan)
 
 
 def _size(c: Config, entry: str, known_family: bool) -> Any:
@@ -149,13 +152,30 @@ def _tied(c: Config, ckpt: Checkpoint, made: Compiled | None) -> bool | None:
     return bool(said) if said is not None and ckpt.format == "hf" else None
 
 
+def _planned(ckpt: Checkpoint) -> Compiled | None:
+    """What a configuration without its weights would compile to, a quantisation that is not read taken for none; None when
+    there are weights, or it is not that far."""
+    if ckpt.tensors or ckpt.format != "hf":
+        return None
+    try:
+        lowered = lower(ckpt, builds=Supposed)
+        options = {"target": "cpu", "weights": "auto"}
+        steps = [first_step(lowered.graph)]
+        return rewrite(Compiled(ckpt, lowered, lowered.graph, [], [], options, lowered.context_length, steps))
+    except Diagnostic:
+        return None
+
+
 def _costs(sizes: Facts, made: Compiled | None) -> Facts:
-    """Bytes of the artifact's weights, of weights read for a token, of cache kept for a token (cache in f32)."""
+    """Bytes of the artifact's weights, of weights read for a token, of cache kept for a token (cache in f32), and of what a
+    run holds before its cache: onnxruntime keeps every weight once, in its own layout or mapped from the file."""
     finished = made is not None and str(made.graph.stage) == "ort"
     dims = [sizes[k] for k in ("layers", "kv_heads", "head_dim")]
     cache = measure.cache_per_token(made.lowered.graph) if made is not None else None
     if cache is None and all(isinstance(d, int) for d in dims):
         cache = dims[0] * dims[1] * dims[2] * 2 * 4
-    return {"artifact_bytes": measure.stored(made.graph) if made is not None and finished else None,
+    stored = measure.stored(made.graph) if made is not None and finished else None
+    return {"artifact_bytes": stored,
+            "ram_to_load_bytes": measure.loaded(made.graph) if made is not None and finished else None,
             "read_bytes_per_token": measure.read_per_token(made.graph) if made is not None and finished else None,
             "kv_bytes_per_token": cache}

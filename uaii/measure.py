@@ -33,6 +33,11 @@ def stored(graph: Graph) -> int:
     return sum(w.type.nbytes for w in graph.weights.values() if w.recipe.op not in ("view", *COMPUTED))
 
 
+def loaded(graph: Graph) -> int:
+    """Bytes that a session holds of the weights: what is stored, and the tables that are computed when it loads."""
+    return stored(graph) + sum(w.type.nbytes for w in graph.weights.values() if w.recipe.op in COMPUTED)
+
+
 def fits_memory(graph: Graph) -> None:
     """Raises Unsupported C402 when one weight is larger than the memory of this process: each is made whole, one at a time."""
     from uaii.cli.doctor import memory

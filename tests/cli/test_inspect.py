@@ -107,8 +107,9 @@ def test_every_blocker_is_listed_and_none_twice(tmp_path: Path) -> None:
     assert [b.code for b in bare.blockers] == ["H320", "F110"]
 
 
-@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("family", [f for f, module in families().items() if module.CASES])
 def test_every_family_is_known_from_its_folder_and_from_its_config_alone(family: str, tmp_path: Path) -> None:
+    """The config alone plans the very sizes that the weights compile to."""
     case = families()[family].CASES[0]
     whole = inspect(write_folder(tmp_path / "whole", case))
     assert (whole.ok, whole.facts["layers"], whole.facts["vocab"]) == (True, *sizes(case.config))
@@ -117,7 +118,8 @@ def test_every_family_is_known_from_its_folder_and_from_its_config_alone(family:
     write_config(tmp_path / "bare", case.config)
     bare = inspect(tmp_path / "bare")
     assert [b.code for b in bare.blockers] == ["H320"]
-    told = ("layers", "heads", "kv_heads", "head_dim", "hidden", "vocab", "context", "rope", "kv_bytes_per_token")
+    told = ("layers", "heads", "kv_heads", "head_dim", "hidden", "vocab", "context", "rope", "kv_bytes_per_token",
+            "artifact_bytes", "ram_to_load_bytes", "read_bytes_per_token")
     assert {k: bare.facts[k] for k in told} == {k: whole.facts[k] for k in told}
     assert bare.family == whole.family == family
 
@@ -199,7 +201,14 @@ def test_a_config_alone_gives_sizes_and_rotation(tmp_path: Path) -> None:
     assert {k: fact(path, k) for k in sizes} == sizes
     assert fact(path, "rope_base") == "500000.0 (config.json: rope_theta = 500000.0)"
     assert fact(path, "kv_bytes_per_token") == "512 (512 B)"
-    assert fact(path, "artifact_bytes") == "unknown"
+    assert fact(path, "artifact_bytes") == fact(tiny.folder(tmp_path / "whole", rope_theta=5e5), "artifact_bytes")
+
+
+@pytest.mark.parametrize(("name", "keys"), [
+    ("quantised", {"quantization_config": {"quant_method": "gptq"}}), ("unknown", {"value_residual_scale": 0.5})])
+def test_a_plan_takes_a_quantisation_for_none_and_no_unknown_key(name: str, keys: dict[str, Any], tmp_path: Path) -> None:
+    planned = fact(tiny.config_only(tmp_path / "bare", **keys), "artifact_bytes")
+    assert planned == (fact(tiny.folder(tmp_path / "whole"), "artifact_bytes") if name == "quantised" else "unknown")
 
 
 def test_head_dim_is_computed_when_no_key_states_it(tmp_path: Path) -> None:
