@@ -99,7 +99,7 @@ def mixture(b: Build, c: Any, x: Value, i: int, width: int, *, bias: bool = Fals
 
     With `bias` the router and the experts have one, with `correction` the choice (not the weights) is corrected.
     """
-    n, features = int(plain(c.experts)), int(x.type.shape[-1])
+    n, features = c.experts, int(x.type.shape[-1])
     logits = b.linear(x, "moe.router", n, i, bias or None)
     with b.scope("moe"):
         gate, up = (b.weight(f"moe.{k}", n, width, features, i=i) for k in ("gate", "up"))

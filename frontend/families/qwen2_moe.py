@@ -54,6 +54,11 @@ class Qwen2MoeConfig(ExpertConfig, Qwen2Config):
     sparse: Any = SparseLayers()
     inert = ROUTER_TRAINING | WINDOW_IGNORED | WEIGHTING_IGNORED
 
+    def check(self) -> None:
+        super().check()
+        widthless = self.has("sliding_window") and self.raw("sliding_window") is None
+        self.need(not (widthless and self.raw("use_sliding_window")), "sliding_window", "layers slide, but over no width")
+
 
 def model(c: Qwen2MoeConfig, b: Build) -> None:
     ids, keep, step = blocks.inputs(b)

@@ -1,4 +1,4 @@
-"""A tiny llama checkpoint as a GGUF whose matrices are block-quantised, and the values that they mean."""
+"""A tiny checkpoint, a llama unless told otherwise, as a GGUF whose matrices are block-quantised, and the values they mean."""
 from __future__ import annotations
 
 import zlib
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from family_cases.llama import gguf_metadata, gguf_tensors
+from gguf_twin import Twin
+from llamacpp_files import LLAMA_TWIN
 from random_blocks import random_blocks
 from tiny_models import Arrays, Case
 
@@ -22,18 +23,20 @@ def kind_of(name: str, kinds: Mapping[str, str]) -> str:
     return next((k for part, k in kinds.items() if part in name), "F32")
 
 
-def stored(case: Case, kinds: Mapping[str, str], spread: float = 1.0) -> dict[str, tuple[str, np.ndarray]]:
+def stored(case: Case, kinds: Mapping[str, str], spread: float = 1.0, twin: Twin = LLAMA_TWIN,
+           ) -> dict[str, tuple[str, np.ndarray]]:
     """Per tensor its type and the array that the file holds: the case's matrices times `spread`, rounded by the gguf package,
     or random blocks of a kind that it cannot make; vectors stay F32."""
     out = {}
-    for name, x in gguf_tensors(case).items():
-        kind = kind_of(name, kinds) if x.ndim == 2 else "F32"
+    for name, x in twin.tensors(case).items():
+        kind = kind_of(name, kinds) if x.ndim > 1 else "F32"
         if kind == "F32":
-            out[name] = kind, x * np.float32(spread if x.ndim == 2 else 1)
+            out[name] = kind, x * np.float32(spread if x.ndim > 1 else 1)
         elif kind in QUANTISES:
             out[name] = kind, gguf.quantize(x * np.float32(spread), gguf.GGMLQuantizationType[kind])
         else:
-            out[name] = kind, random_blocks(kind.lower(), *x.shape, zlib.crc32(name.encode()), STD)
+            rows = random_blocks(kind.lower(), x.size // x.shape[-1], x.shape[-1], zlib.crc32(name.encode()), STD)
+            out[name] = kind, rows.reshape(*x.shape[:-1], -1)
     return out
 
 
@@ -42,12 +45,12 @@ def meant(tensors: Mapping[str, tuple[str, np.ndarray]]) -> Arrays:
     return {n: x if kind == "F32" else gguf.dequantize(x, gguf.GGMLQuantizationType[kind]) for n, (kind, x) in tensors.items()}
 
 
-def write_stored(path: Path, case: Case, tensors: Mapping[str, tuple[str, np.ndarray]]) -> Path:
+def write_stored(path: Path, case: Case, tensors: Mapping[str, tuple[str, np.ndarray]], twin: Twin = LLAMA_TWIN) -> Path:
     """The case's file with these tensors."""
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, twin.arch)
     writer.add_tokenizer_model("none")
-    for key, value in (gguf_metadata(case.config) | {"vocab_size": case.config["vocab_size"]}).items():
-        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"llama.{key}", value)
+    for key, value in (twin.metadata(case.config) | {"vocab_size": case.config["vocab_size"]}).items():
+        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{twin.arch}.{key}", value)
     for name, (kind, x) in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(x), raw_dtype=gguf.GGMLQuantizationType[kind])
     writer.write_header_to_file()

@@ -59,3 +59,4 @@ GGUF = Twin("granitemoe", NAMES | {f"{BLOCK}.router.layer": "ffn_gate_inp", f"{B
                                    f"{BLOCK}.up": "ffn_up_exps", f"{BLOCK}.output_linear": "ffn_down_exps"},
             metadata, permuted=True, changed=changed)
 GGUF_CASES = (PLAIN, PLAIN.set("biases", attention_bias=True), PLAIN.set("tied", tie_word_embeddings=True))
+GGUF_VARIANTS: dict[str, dict[str, Any]] = {"not-finetuned": {"keys": {"rope.scaling.finetuned": False}}}

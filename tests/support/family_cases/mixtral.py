@@ -47,3 +47,10 @@ GGUF = Twin("llama", NAMES | {f"{BLOCK}.gate": "ffn_gate_inp", f"{BLOCK}.experts
                               f"{BLOCK}.experts.w3": "ffn_up_exps", f"{BLOCK}.experts.w2": "ffn_down_exps"},
             metadata, permuted=True, changed=stacked)
 GGUF_CASES = (PLAIN, PLAIN.set("tied", tie_word_embeddings=True), PLAIN.set("one", num_experts_per_tok=1))
+GGUF_VARIANTS: dict[str, dict[str, Any]] = {
+    "groups": {"case": PLAIN.set("groups", num_local_experts=8),
+               "keys": {"expert_group_count": 4, "expert_group_used_count": 2}},
+    "one-group": {"keys": {"expert_group_count": 1, "expert_group_used_count": 1}},
+    "used-per-layer": {"keys": {"expert_used_count": [2, 2, 2, 2]}},
+    "weighting-unread": {"keys": {"expert_weights_norm": False, "expert_weights_scale": 2.0}},
+}

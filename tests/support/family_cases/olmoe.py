@@ -1,6 +1,8 @@
 """Tiny OLMoE checkpoints: q and k normed whole, clipped, experts whose weights are renormalised or not."""
 from __future__ import annotations
 
+from typing import Any
+
 from expert_names import NAMES, expert_keys, stacked, with_experts
 from family_cases.llama import BASE as LLAMA
 from family_cases.llama import shapes as llama_shapes
@@ -39,3 +41,4 @@ MUTATIONS = {"clip_qkv": ({}, 0.8), "num_experts_per_tok": ({}, 1), "num_local_e
 GGUF = Twin("olmoe", NAMES | {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}, expert_keys, permuted=False,
             changed=stacked)
 GGUF_CASES = (PLAIN, PLAIN.set("three", num_experts_per_tok=3))
+GGUF_VARIANTS: dict[str, dict[str, Any]] = {"renormalised-by-the-key": {"keys": {"expert_weights_norm": True}}}

@@ -68,3 +68,8 @@ GGUF = Twin("qwen2moe", NAMES | {"mlp.shared_expert_gate": "ffn_gate_inp_shexp",
             metadata, permuted=False, optional=("attn_q.bias", "attn_k.bias", "attn_v.bias"), changed=changed,
             spare=("feed_forward_length",))
 GGUF_CASES = (PLAIN, PLAIN.set("one", num_experts_per_tok=1))
+GGUF_VARIANTS: dict[str, dict[str, Any]] = {
+    "expert-width-unsaid": {"keys": {"expert_feed_forward_length": None, "feed_forward_length": 64}},
+    "shared-width-unsaid": {"keys": {"expert_shared_feed_forward_length": None, "feed_forward_length": 48}},
+    "renormalised-by-the-key": {"keys": {"expert_weights_norm": True, "expert_weights_scale": 2.0}},
+}

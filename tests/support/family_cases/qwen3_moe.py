@@ -51,3 +51,7 @@ MUTATIONS = {"decoder_sparse_step": ({"mlp_only_layers": []}, 2), "mlp_only_laye
 GGUF = Twin("qwen3moe", NAMES | {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}, metadata,
             permuted=False, changed=stacked, spare=("feed_forward_length",))
 GGUF_CASES = (PLAIN, PLAIN.set("narrow", head_dim=16, num_experts_per_tok=3), PLAIN.set("tied", tie_word_embeddings=True))
+GGUF_VARIANTS: dict[str, dict[str, Any]] = {
+    "expert-width-unsaid": {"keys": {"expert_feed_forward_length": None, "feed_forward_length": 64}},
+    "not-renormalised-by-the-key": {"keys": {"expert_weights_norm": False, "expert_weights_scale": 2.0}},
+}
