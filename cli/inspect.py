@@ -43,6 +43,8 @@ def lines(r: Report) -> list[str]:
     out = [f"family={r.family}"] + [f"{k}={_text(v)}" for k, v in (
         ("format", r.format), ("architecture", r.architecture), ("layout", r.layout))]
     for name, value in r.facts.items():
+        if name == "experts_held" and value is None:
+            continue
         out += _rope(value) if name == "rope" else [f"{name}={_fact(name, value)}"]
     t = r.tokenizer
     out += [f"tokenizer={t['kind']} of {t['size']} tokens" if t else "tokenizer=none",

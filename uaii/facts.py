@@ -17,7 +17,7 @@ from uaii.frontend.window import WindowKeys
 from uaii.ir import loc as L
 from uaii.ir.diag import Diagnostic
 from uaii.ir.known import origin, plain
-from uaii.record import first_step
+from uaii.record import experts_held, first_step
 
 Facts = dict[str, Any]
 # What a fact is called in the report, and the entry of a family's configuration that holds it.
@@ -69,7 +69,8 @@ def facts(ckpt: Checkpoint, family: Family | None, made: Compiled | None) -> Fac
         "parameters": (made.lowered.parameters if made else sum(t.type.count for t in ckpt.tensors.values())) or None,
         "tensors": len(ckpt.tensors), "dtypes": kinds,
         "weight_bytes": sum(t.nbytes for t in ckpt.tensors.values()) or None,
-        "rope": ropes(c, ckpt), "moe": _experts(c, ckpt), "sliding_window": _windows(c, ckpt, made),
+        "rope": ropes(c, ckpt), "moe": _experts(c, ckpt), "experts_held": plan and experts_held(plan.graph),
+        "sliding_window": _windows(c, ckpt, made),
         "tied_embeddings": _tied(c, ckpt, made),
     }
     return out | _costs(out, plan)

@@ -9,6 +9,7 @@ from uaii import measure
 from uaii.backends.onnx.tables import plan
 from uaii.ir import loc as L
 from uaii.ir.core import Graph, Op, Value, Weight
+from uaii.ir.ops import ExpertBranches, ExpertKernel
 from uaii.ir.recipe import Recipe
 from uaii.ir.text import name_values, show_attr
 from uaii.passes.base import Entry
@@ -96,6 +97,14 @@ def _leaves(loc: L.Loc | None) -> list[str]:
 def _packing(quants: Recipe) -> str:
     blocks, bits = quants.args
     return f"{blocks.type.elem} -> {bits} bit"
+
+
+def experts_held(graph: Graph) -> str | None:
+    """How a finished graph holds the matrices of experts: from which layout to how many bits, or in f32; None without any."""
+    stored = [w.recipe for op in graph.ops if isinstance(op, ExpertKernel | ExpertBranches) for w in (op.fc1, op.fc2)
+              if isinstance(w, Weight)]
+    packed = [_packing(p) for recipe in stored for p in recipe.parts if p.op == "quants"]
+    return ", ".join(dict.fromkeys(packed or ["f32" for _ in stored])) or None
 
 
 def tensors(done: Compiled) -> list[dict[str, Any]]:

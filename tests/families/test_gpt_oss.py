@@ -19,6 +19,7 @@ from uaii.backends import recipes, reference
 from uaii.backends.ort.session import Session
 from uaii.cli.compile import main as compile_command
 from uaii.cli.explain import main as explain_command
+from uaii.cli.inspect import lines
 from uaii.compiler import begin, compile_model, rewrite, through_passes
 from uaii.frontend.open import open_checkpoint
 from uaii.inspection import inspect
@@ -110,6 +111,7 @@ def test_the_record_says_how_each_tensor_of_the_experts_is_held(tmp_path: Path) 
     router = rows["model.layers.0.mlp.router.weight"]
     assert (router["held"], router["packing"]) == ("float", None)
     assert made.summary["experts"] == {"mxfp4 -> 8 bit": 16} and made.summary["packed"] == 16
+    assert [inspect(folder, weights=w).facts["experts_held"] for w in ("auto", "f32")] == ["mxfp4 -> 8 bit", "f32"]
     count = sum(x.size for x in unpacked(PACKED.tensors()).values())
     assert made.summary["parameters"] == inspect(folder).facts["parameters"] == count
     table = CliRunner().invoke(explain_command, [str(tmp_path / "auto"), "--account"]).stdout
@@ -172,4 +174,5 @@ def test_inspect_tells_what_a_real_configuration_is(size: str, layers: int, expe
     facts = report.facts
     assert (facts["layers"], facts["moe"], facts["sliding_window"]) == (
         layers, {"experts": experts, "experts_used": 4}, {"128": layers // 2})
+    assert (facts["experts_held"], "experts_held=mxfp4 -> 8 bit" in lines(report)) == ("mxfp4 -> 8 bit", True)
     assert facts["rope"][0]["parameters"]["truncate"] is False and json.loads(real.read_text())["quantization_config"] == MXFP4
