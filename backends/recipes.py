@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from uaii.backends import blocks
 from uaii.backends.blocks import dequantise
-from uaii.ir.diag import Internal
+from uaii.ir.diag import Internal, Malformed
+from uaii.ir.loc import File
 from uaii.ir.recipe import Recipe
 from uaii.ir.types import BLOCKS
 
@@ -161,6 +162,30 @@ def _mxfp4(s: Source, r: Recipe, blocks: Recipe, scales: Recipe) -> Array:
     out[..., 1::2] = first & 15 | second << 4
     out[..., 2::2] = first >> 4 | second & 0xF0
     return out.reshape(*codes.shape[:-2], -1)
+
+
+def _e4m3() -> Array:
+    """The value of each code: a sign, four bits of exponent, three of mantissa; 0x7F and 0xFF are NaN."""
+    code = np.arange(256)
+    exponent, mantissa = code >> 3 & 15, code & 7
+    size = np.where(exponent, np.ldexp(1 + mantissa / 8, exponent - 7), np.ldexp(mantissa / 8, -6))
+    return np.where(code & 0x7F == 0x7F, np.nan, np.where(code >> 7, -size, size)).astype(np.float32)
+
+
+E4M3 = _e4m3()
+
+
+@_rule
+def _f8_e4m3(s: Source, r: Recipe, codes: Recipe, factors: Recipe, rows: int, columns: int) -> Array:
+    x, by, out = evaluate(codes, s), widen(evaluate(factors, s), factors.type.elem), np.empty(r.type.sizes, np.float32)
+    with np.errstate(all="ignore"):  # what is not finite is refused below
+        for i, line in enumerate(by):
+            at = slice(i * rows, (i + 1) * rows)
+            np.multiply(E4M3[x[at]], line.astype(np.float32).repeat(columns)[:x.shape[1]], out=out[at])
+    if not np.isfinite(out).all():
+        raise Malformed("B601", f"a value of {', '.join(r.loads)} is not finite", File(codes.loads[0]),
+                        hint="the file is damaged: download it again")
+    return out
 
 
 @_rule

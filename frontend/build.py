@@ -11,6 +11,7 @@ from typing import Any
 
 from uaii.frontend.checkpoint import Checkpoint
 from uaii.frontend.config import Config
+from uaii.frontend.fp8 import fp8_block, scaled
 from uaii.frontend.misfits import head_widths, strangers
 from uaii.frontend.pairs import paired
 from uaii.frontend.rope import Rope
@@ -22,7 +23,7 @@ from uaii.ir.core import Builder, Graph, Input, Op, Value, Weight
 from uaii.ir.diag import Malformed, Unsupported
 from uaii.ir.known import origin, plain
 from uaii.ir.recipe import Recipe, make
-from uaii.ir.types import BLOCKS, FLOATS, Tensor
+from uaii.ir.types import BLOCKS, FLOATS, FP8, Tensor
 
 
 class Build(Builder):
@@ -41,6 +42,7 @@ class Build(Builder):
         self.path: list[str] = []
         self.notes: list[str] = []
         self.llama3: dict[str, float] = {}
+        self.fp8 = fp8_block(ckpt.metadata) if ckpt.format == "hf" else None
 
     # --- where we are
 
@@ -111,7 +113,7 @@ class Build(Builder):
             recipe = self._stacked(parts, names) if at.stack else parts[0]
         for undo in at.undo:
             recipe = undo.apply(recipe, want, self.c)
-        self.bound |= dict.fromkeys(names, label)
+        self.bound |= dict.fromkeys((*names, *recipe.loads), label)
         made = Weight(recipe.type, label, recipe=recipe,
                       loc=L.join(*(L.Stored(self.ckpt.tensors[n].file.name, n) for n in names), self._site()))
         self.graph.weights[label] = made
@@ -130,6 +132,8 @@ class Build(Builder):
                             why=head_widths(self.c, part, want, stored.type.sizes)
                             or "the sizes in the configuration and the stored tensors do not belong together",
                             hint=f"check the sizes in {self.c.file}, or that the weights are this model's")
+        if stored.type.elem == FP8 and self.fp8:
+            return scaled(self, name, self.fp8)
         if stored.type.elem not in (*FLOATS, *BLOCKS):
             says = (f"tensor {name} is {stored.type}, which is no weight" if self.ckpt.format == "gguf" else
                     f"safetensors dtype {stored.type.elem.upper()} is not loaded. Convert this checkpoint to BF16.")

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from uaii.frontend.alibi import refuse_alibi
 from uaii.frontend.checkpoint import Checkpoint
+from uaii.frontend.fp8 import fp8_block
 from uaii.frontend.per_layer import one_for_all
 from uaii.ir import loc as L
 from uaii.ir.diag import Diagnostic, Internal, Malformed, Unsupported
@@ -250,7 +251,8 @@ class Config:
         if short in self.inert:
             return self.inert[short]
         if self.fmt == "hf":
-            return INERT_HF.get(name)
+            read = name == "quantization_config" and fp8_block(self._meta) is not None
+            return "read with the weights" if read else INERT_HF.get(name)
         prefix = next((p for p in INERT_GGUF_PREFIXES if name.startswith(p)), None)
         return INERT_GGUF.get(short) or INERT_GGUF.get(name) or (INERT_GGUF_PREFIXES[prefix] if prefix else None)
 

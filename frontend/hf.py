@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from uaii.frontend import blob
 from uaii.frontend.checkpoint import StoredTensor
-from uaii.frontend.hf_blockers import config_blockers, microscaled, tensor_blockers
+from uaii.frontend.hf_blockers import config_blockers, read_method, tensor_blockers
 from uaii.frontend.hf_weights import LOOKED_FOR, Weights, find_weights
 from uaii.frontend.jsonfile import read_object
 from uaii.ir.diag import Diagnostic, Malformed, Unsupported, Usage
@@ -34,7 +34,7 @@ class HfFolder:
         self._blocked = config_blockers(str(self._config), self.metadata)
         found = Weights()
         try:
-            found = find_weights(self.path) if weights else found
+            found = find_weights(self.path, fp8=read_method(self.metadata) == "fp8") if weights else found
         except Diagnostic as err:
             self._blocked.append(err)
         self.tensors: Mapping[str, StoredTensor] = {k: t for s in found.shards for k, t in s.tensors.items()}
@@ -44,7 +44,7 @@ class HfFolder:
         self._blobs = {s.blob.path: s.blob for s in found.shards}
         # The config's own word names the method exactly; the names tell it apart only roughly.
         declared = config_blockers(str(self._config), self.metadata)
-        self._blocked += [] if declared else tensor_blockers(self.tensors, microscaled(self.metadata))
+        self._blocked += [] if declared else tensor_blockers(self.tensors, read_method(self.metadata))
         self._blocked += [err for s in found.shards for err in s.blocked]
         if self._blocked and not inspect:
             raise self._blocked[0]

@@ -27,8 +27,8 @@ class Weights:
     notes: list[str] = field(default_factory=list)
 
 
-def find_weights(folder: Path) -> Weights:
-    """The weights of a folder, every header read and the index checked against the shards.
+def find_weights(folder: Path, *, fp8: bool = False) -> Weights:
+    """The weights of a folder, every header read and the index checked against the shards; `fp8` where FP8 tensors are read.
 
     Raises Malformed H320 (no weights), H322 (two copies, stray files), H323 (missing shard), H324 (index), Unsupported
     H321 (only pickles), and whatever read_shard raises.
@@ -49,7 +49,7 @@ def find_weights(folder: Path) -> Weights:
     if len(indexes) > 1:
         raise _two(folder, indexes[0], indexes[1])
     if not indexes:
-        return Weights([read_shard(Blob(folder / _alone(folder, files)))], None, notes)
+        return Weights([read_shard(Blob(folder / _alone(folder, files)), fp8=fp8)], None, notes)
     path = folder / indexes[0]
     placed = _index(path)
     shards = list(dict.fromkeys(placed.values()))
@@ -57,7 +57,7 @@ def find_weights(folder: Path) -> Weights:
     if strays:
         raise _two(folder, indexes[0], strays[0])
     _present(folder, path, placed)
-    found = [read_shard(Blob(folder / name)) for name in shards]
+    found = [read_shard(Blob(folder / name), fp8=fp8) for name in shards]
     _agree(path, placed, dict(zip(shards, found, strict=True)))
     return Weights(found, path, notes)
 

@@ -13,7 +13,7 @@ from uaii.frontend.checkpoint import StoredTensor
 from uaii.frontend.jsonfile import kind, parse_object, said, shown
 from uaii.ir.diag import Diagnostic, Malformed
 from uaii.ir.loc import File
-from uaii.ir.types import Tensor
+from uaii.ir.types import FP8, Tensor
 
 # Bits of one element. The format's own list: a dtype that is not here is not safetensors.
 BITS = {"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64, "F16": 16,
@@ -41,8 +41,8 @@ def dtype_refusal(dtype: str, blob: Blob, names: list[str]) -> Diagnostic:
                       names, "load it with transformers and save it with torch_dtype=bfloat16")
 
 
-def read_shard(blob: Blob) -> Shard:
-    """The header of a safetensors file.
+def read_shard(blob: Blob, *, fp8: bool = False) -> Shard:
+    """The header of a safetensors file; `fp8` where codes of FP8 are read, since factors stand beside them.
 
     Raises Malformed H301 (not weights at all), H302 (header length or text), H303 (an entry), H304 (holes, overlaps,
     bytes after the last tensor), H311 (cut inside the header); data that ends too soon is listed in `blocked` (H311).
@@ -54,7 +54,7 @@ def read_shard(blob: Blob) -> Shard:
     spans = {name: _entry(blob, name, entry) for name, entry in header.items()}
     refused: dict[str, list[str]] = {}
     for name, (dtype, *_) in spans.items():
-        if dtype not in LOADED:
+        if dtype not in LOADED and not (fp8 and dtype == FP8.upper()):
             refused.setdefault(dtype, []).append(name)
     refusals = {dtype: dtype_refusal(dtype, blob, names) for dtype, names in refused.items()}
     tensors: dict[str, StoredTensor] = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 from uaii.ir.diag import Internal
 from uaii.ir.known import plain
-from uaii.ir.types import BLOCKS, FLOATS, PACKINGS, Tensor
+from uaii.ir.types import BLOCKS, FLOATS, FP8, PACKINGS, Tensor
 
 Typing = Callable[..., Tensor]
 RECIPES: dict[str, Typing] = {}
@@ -195,6 +195,15 @@ def mxfp4(blocks: Recipe, scales: Recipe) -> Tensor:
     _need(blocks.type.elem == scales.type.elem == "u8" and width == 16 and scales.type.shape == (*rows, count),
           f"mxfp4 of {blocks.type} and {scales.type}")
     return Tensor("mxfp4", (*rows, 32 * count))
+
+
+@_typed
+def f8_e4m3(codes: Recipe, factors: Recipe, rows: int, columns: int) -> Tensor:
+    """FP8 codes [N,K], each times the factor of its block of rows x columns, in f32."""
+    n, k = codes.type.sizes
+    _need(codes.type.elem == FP8 and factors.type.elem in FLOATS and rows > 0 and columns > 0
+          and factors.type.shape == (-(-n // rows), -(-k // columns)), f"f8_e4m3 of {codes.type} and {factors.type}")
+    return codes.type.of("f32")
 
 
 @_typed

@@ -11,6 +11,7 @@ from uaii.frontend.checkpoint import Checkpoint
 from uaii.frontend.common import DecoderConfig
 from uaii.frontend.config import Config
 from uaii.frontend.family import Family, lower, recognise, registry
+from uaii.frontend.hf_blockers import KEYS, read_method
 from uaii.frontend.rope import Rope
 from uaii.frontend.supposed import Supposed
 from uaii.frontend.window import WindowKeys
@@ -158,8 +159,9 @@ def _planned(ckpt: Checkpoint) -> Compiled | None:
     there are weights, or it is not that far."""
     if ckpt.tensors or ckpt.format != "hf":
         return None
+    unread = [k for k in KEYS if k in ckpt.metadata] if read_method(ckpt.metadata) is None else []
     try:
-        lowered = lower(ckpt, builds=Supposed)
+        lowered = lower(ckpt, frozenset(unread), builds=Supposed)
         options = {"target": "cpu", "weights": "auto"}
         steps = [first_step(lowered.graph)]
         return rewrite(Compiled(ckpt, lowered, lowered.graph, [], [], options, lowered.context_length, steps))

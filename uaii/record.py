@@ -12,6 +12,7 @@ from uaii.ir.core import Graph, Op, Value, Weight
 from uaii.ir.ops import ExpertBranches, ExpertKernel
 from uaii.ir.recipe import Recipe
 from uaii.ir.text import name_values, show_attr
+from uaii.ir.types import FP8
 from uaii.passes.base import Entry
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def tensors(done: Compiled) -> list[dict[str, Any]]:
             users.setdefault(name, []).append(w.name)
         for part in recipe.parts:
             packings |= dict.fromkeys(part.loads, _packing(part)) if part.op == "quants" else {}
-            values |= set(part.loads) if part.op == "dequant" else set()
+            values |= set(part.loads) if part.op in ("dequant", FP8) else set()
     use = {row["tensor"]: row["use"] for row in done.lowered.tensor_account()}
     report = []
     for name, t in done.checkpoint.tensors.items():

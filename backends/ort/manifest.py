@@ -61,7 +61,8 @@ def read_manifest(folder: Path, *, hashes: bool = False) -> Manifest:
     vocab = entry.integer("vocab_size", 1)
     return Manifest(entry.text("family"), entry.text("target"), entry.integer("context_length", 1), vocab,
                     entry.integer("layers", 1), entry.optional("kv_heads"), entry.optional("head_dim"),
-                    entry.flag("kv_in_place"), "kv_latent" in raw and entry.flag("kv_latent"), "whole_prompt" in raw and entry.flag("whole_prompt"),
+                    entry.flag("kv_in_place"), "kv_latent" in raw and entry.flag("kv_latent"),
+                    "whole_prompt" in raw and entry.flag("whole_prompt"),
                     entry.optional("rope_switch"), entry.ids("stop_ids", vocab), files)
 
 

@@ -42,6 +42,7 @@ GOOD = {
     'every("a":f32[2,6], 0, 3, 1)': "f32[2,3]", 'spread("a":f32[2,3], 2)': "f32[2,6]",
     'reshape("a":q8_0[6,64], [2, 3, 64])': "q8_0[2,3,64]", 'quants("a":q4_0[2,3,64], 8)': "u8[2,3,2,32]",
     'mxfp4("a":u8[2,3,4,16], "b":u8[2,3,4])': "mxfp4[2,3,128]",
+    'f8_e4m3("a":f8_e4m3[5,6], "b":f32[3,2], 2, 4)': "f32[5,6]",
     "rope_freqs(10000.0, 16, default)": "f32[8]", "rope_cos(rope_freqs(10000.0, 16, linear, 2.0), 32, 1.5)": "f32[32,8]",
     "rope_sin(rope_freqs(10000.0, 16, yarn, 2.0, 1.0, 4.0), 32, 1.5)": "f32[32,8]",
 }
@@ -56,6 +57,7 @@ BAD = {
     'unpermute("a":f32[12,4], 4)': "over 4 heads", 'dequant("a":f16[4])': "dequant of f16",
     'quants("a":f16[2,256], 8)': "no integer blocks", 'scales("a":f32[2,32])': "no integer blocks",
     'offsets("a":q4_1[2,2,2,32])': "no integer blocks", 'stack("a":f32[4], "b":f16[4])': "stack of f32[4], f16[4]",
+    'f8_e4m3("a":u8[4,6], "b":f32[2,2], 2, 4)': "f8_e4m3 of", 'f8_e4m3("a":f8_e4m3[4,6], "b":f32[2,2], 1, 4)': "f8_e4m3 of",
     'mxfp4("a":u8[2,4,16], "b":u8[2,3])': "mxfp4 of", 'mxfp4("a":u8[2,4,8], "b":u8[2,4])': "mxfp4 of",
     'interleave("a":f32[4], "b":f32[4])': "interleave of", 'interleave("a":f32[2,4], "b":f32[2,5])': "interleave of",
     'join("a":f32[2,3], "b":f32[3,3])': "join of", 'every("a":q4_0[4,32], 0, 2, 1)': "every 1 of 0:2",
