@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import parity
 import pytest
+from click.testing import CliRunner
 from family_cases import granitemoe, mixtral, olmoe, qwen2_moe, qwen3_moe
 from gguf_twin import Twin
 from refusals import refused, refused_config, refused_tensors
 from tiny_models import Arrays, Case, write_folder, write_weights
 
+from uaii.cli.inspect import main as command
 from uaii.inspection import inspect
 
 EQUAL, SEEN = 1e-4, 10 * parity.TOLERANCE  # of the range
@@ -210,4 +212,6 @@ def test_these_files_have_a_head_of_their_own(twin: Twin, case: Case, tmp_path: 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_inspect_names_the_experts(name: str, tmp_path: Path) -> None:
-    assert inspect(write_folder(tmp_path / "model", FAMILIES[name])).facts["moe"] == {"experts": 4, "experts_used": 2}
+    folder = write_folder(tmp_path / "model", FAMILIES[name])
+    assert inspect(folder).facts["moe"] == {"experts": 4, "experts_used": 2}
+    assert "moe=4 experts, 2 for each token" in CliRunner().invoke(command, [str(folder)]).stdout.splitlines()
