@@ -150,8 +150,8 @@ def _by_config(ckpt: Checkpoint) -> Family:
     if why or not decoder or family is None:
         raise Unsupported("F121", f"unsupported Hugging Face architecture (decoder-only CausalLM required): {arch}", where,
                           why=f"{arch} is a {why} model" if why else f"no family is declared for model_type {kind}",
-                          hint=_remote(meta) + f"known model types: {', '.join(sorted(by_type))}; a new family is one file, "
-                          "see docs/writing_a_family.md")
+                          hint=_remote(meta) + _latent(meta) + f"known model types: {', '.join(sorted(by_type))}; "
+                          "a new family is one file, see docs/writing_a_family.md")
     expected = [k for t, k in family.hf if t == kind or kind is None]
     if named is not None and named not in expected:
         raise Unsupported("F121", f"unsupported Hugging Face architecture (decoder-only CausalLM required): {arch}", where,
@@ -161,6 +161,10 @@ def _by_config(ckpt: Checkpoint) -> Family:
 
 def _words(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(x, str) for x in value)
+
+
+def _latent(meta: Mapping[str, Any]) -> str:
+    return "HF MLA; use GGUF if there is one; " if "kv_lora_rank" in meta else ""
 
 
 def _remote(meta: Mapping[str, Any]) -> str:

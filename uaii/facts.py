@@ -24,6 +24,7 @@ Facts = dict[str, Any]
 # What a fact is called in the report, and the entry of a family's configuration that holds it.
 SIZES = {"layers": "layers", "heads": "heads", "kv_heads": "kv_heads", "head_dim": "head_dim", "hidden": "width", "ffn": "ffn",
          "vocab": "vocab", "context": "max_positions"}
+ROUTING = ("groups", "groups_used", "dense_layers")  # entries that say which experts a token has
 
 
 def named_family(ckpt: Checkpoint) -> Family | None:
@@ -70,7 +71,7 @@ def facts(ckpt: Checkpoint, family: Family | None, made: Compiled | None) -> Fac
         "parameters": (made.lowered.parameters if made else sum(t.type.count for t in ckpt.tensors.values())) or None,
         "tensors": len(ckpt.tensors), "dtypes": kinds,
         "weight_bytes": sum(t.nbytes for t in ckpt.tensors.values()) or None,
-        "rope": ropes(c, ckpt), "moe": _experts(c, ckpt), "experts_held": plan and experts_held(plan.graph),
+        "rope": ropes(c, ckpt), "latent_attention": _latent(c), "moe": _experts(c, ckpt), "experts_held": plan and experts_held(plan.graph),
         "sliding_window": _windows(c, ckpt, made),
         "tied_embeddings": _tied(c, ckpt, made),
     }
@@ -122,9 +123,15 @@ def _stated_rope(ckpt: Checkpoint) -> Iterator[Facts]:
                "layers": None, "parameters": {}, "divided_by": []}
 
 
+def _latent(c: Config) -> dict[str, int]:
+    """Numbers of the one row that latent attention keeps of a token in a layer: latent, rotated; empty for other attention."""
+    found = {ours: plain(c.__dict__.get(entry)) for ours, entry in (("latent", "kv_rank"), ("rotated", "turned"))}
+    return {k: v for k, v in found.items() if isinstance(v, int)}
+
+
 def _experts(c: Config, ckpt: Checkpoint) -> dict[str, int]:
     """The expert counts that are not zero, by entry or, without a family's word, by raw key; empty for a dense model."""
-    read = {n: plain(v) for n, v in c.__dict__.items() if "experts" in n and isinstance(v, int) and v}
+    read = {n: plain(v) for n, v in c.__dict__.items() if ("experts" in n or n in ROUTING) and isinstance(v, int) and v}
     raw = {k: v for k, v in ckpt.metadata.items() if "expert" in k and type(v) is int and v}
     return read or raw
 

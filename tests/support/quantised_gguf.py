@@ -49,8 +49,9 @@ def write_stored(path: Path, case: Case, tensors: Mapping[str, tuple[str, np.nda
     """The case's file with these tensors."""
     writer = gguf.GGUFWriter(path, twin.arch)
     writer.add_tokenizer_model("none")
+    add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, bool: writer.add_bool}
     for key, value in (twin.metadata(case.config) | {"vocab_size": case.config["vocab_size"]}).items():
-        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{twin.arch}.{key}", value)
+        add[type(value)](f"{twin.arch}.{key}", value)
     for name, (kind, x) in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(x), raw_dtype=gguf.GGMLQuantizationType[kind])
     writer.write_header_to_file()
