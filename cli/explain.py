@@ -114,7 +114,7 @@ def _pipeline(steps: list[dict[str, Any]]) -> None:
 
 
 def _summary(facts: dict[str, Any]) -> None:
-    sized = {k: f"{v} ({size(v)})" for k, v in facts.items() if k in ("bytes_in", "bytes_out", "read_per_token")}
+    sized = {k: f"{v} ({size(v)})" for k, v in facts.items() if k in ("bytes_in", "bytes_out", "read_per_token", "kv_per_token")}
     pairs([(k, sized.get(k, v)) for k, v in facts.items() if v is not None])
 
 

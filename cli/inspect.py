@@ -64,7 +64,7 @@ def _fact(name: str, value: Any) -> str:
     if name in BYTES and value is not None:
         return f"{value} ({size(value)})"
     if name == "latent_attention":
-        return f"{value['latent']} + {value['rotated']} numbers of a token in each layer" if value else "no"
+        return f"{value['latent']} + {value['rotated']} numbers of a token in each layer"
     if name == "moe" and value:
         counts = (f"{n} experts" if k == "experts" else f"{n} for each token" if k == "experts_used" else f"{k}={n}"
                   for k, n in value.items())

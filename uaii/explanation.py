@@ -86,7 +86,8 @@ class Explanation:
         return dot(self.graphs()[-1][1])
 
     def summary(self) -> dict[str, Any]:
-        """Family, sizes and counts. Bytes are of stored tensors, of the artifact's weights, and of what a token reads."""
+        """Family, sizes and counts. Bytes are of stored tensors, of the artifact's weights, of what a token reads, and of what
+        the cache keeps of it."""
         r, last = self.record, self.record["pipeline"][-1]
         keys, held = [row["use"] for row in r["account"]], [row["held"] for row in r["tensors"]]
         out = {k: r.get(k) for k in ("family", "layers", "kv_heads", "head_dim", "vocab_size", "context_length", "target")}
@@ -94,7 +95,8 @@ class Explanation:
                 "ops": last["ops"], "nodes": len(r["origins"]) or None}
         out |= {f"keys_{u}": keys.count(u) for u in dict.fromkeys(keys)}
         out |= {f"tensors_{h.split()[0]}": held.count(h) for h in dict.fromkeys(held)}
-        out |= {"bytes_in": sum(t["bytes"] for t in r["tensors"]), "read_per_token": last["read_per_token"]}
+        out |= {"bytes_in": sum(t["bytes"] for t in r["tensors"]), "read_per_token": last["read_per_token"],
+                "kv_per_token": r.get("kv_bytes_per_token")}
         if self.compiled is not None:
             out["bytes_out"] = measure.stored(self.compiled.graph)
         elif "model.onnx.data" in r.get("files", {}):

@@ -71,8 +71,8 @@ def facts(ckpt: Checkpoint, family: Family | None, made: Compiled | None) -> Fac
         "parameters": (made.lowered.parameters if made else sum(t.type.count for t in ckpt.tensors.values())) or None,
         "tensors": len(ckpt.tensors), "dtypes": kinds,
         "weight_bytes": sum(t.nbytes for t in ckpt.tensors.values()) or None,
-        "rope": ropes(c, ckpt), "latent_attention": _latent(c), "moe": _experts(c, ckpt), "experts_held": plan and experts_held(plan.graph),
-        "sliding_window": _windows(c, ckpt, made),
+        "rope": ropes(c, ckpt), **_latent(c), "moe": _experts(c, ckpt),
+        "experts_held": plan and experts_held(plan.graph), "sliding_window": _windows(c, ckpt, made),
         "tied_embeddings": _tied(c, ckpt, made),
     }
     return out | _costs(out, plan)
@@ -123,10 +123,10 @@ def _stated_rope(ckpt: Checkpoint) -> Iterator[Facts]:
                "layers": None, "parameters": {}, "divided_by": []}
 
 
-def _latent(c: Config) -> dict[str, int]:
-    """Numbers of the one row that latent attention keeps of a token in a layer: latent, rotated; empty for other attention."""
+def _latent(c: Config) -> dict[str, dict[str, int]]:
+    """Numbers of the one row that latent attention keeps of a token in a layer: latent, rotated; nothing for other attention."""
     found = {ours: plain(c.__dict__.get(entry)) for ours, entry in (("latent", "kv_rank"), ("rotated", "turned"))}
-    return {k: v for k, v in found.items() if isinstance(v, int)}
+    return {"latent_attention": found} if all(isinstance(v, int) for v in found.values()) else {}
 
 
 def _experts(c: Config, ckpt: Checkpoint) -> dict[str, int]:

@@ -63,6 +63,7 @@ def record(done: Compiled, nodes: Mapping[str, tuple[Op, L.Loc | None]]) -> dict
         "sources": {**done.checkpoint.fingerprint(), "path": str(done.checkpoint.path.resolve())},
         "account": done.lowered.config.account(), "tensors": tensors(done),
         "pipeline": [vars(s) for s in done.steps], "journal": [vars(e) for e in done.journal],
+        "kv_bytes_per_token": measure.cache_per_token(done.graph),
         "weights": {k: weight(w) for k, w in done.graph.weights.items()},
         "origins": {**{node: computed(w) for node, w in plan(done.graph).made_for.items()},
                     **{node: origin(op, names) for node, (op, _) in nodes.items()}},

@@ -51,6 +51,7 @@ class Subject:
         path = said.get("sources", {}).get("path")
         graph, steps = traffic(target / GRAPH), said.get("pipeline")
         graph = replace(graph, weights=steps[-1]["read_per_token"]) if steps else graph  # it sees into every construct
+        graph = replace(graph, cached=graph.cached[::2]) if manifest.kv_latent else graph  # key and value are the same rows
         return cls(target, manifest, graph, Path(path) if path else None,
                    tuple(said.get("options", {}).get("accept", ())), made)
 

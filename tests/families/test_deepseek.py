@@ -15,6 +15,7 @@ from refusals import refused, refused_config, refused_tensors
 from tiny_models import Case, write_config, write_folder
 
 from uaii.compiler import compile_model
+from uaii.explanation import explain
 from uaii.frontend.family import recognise
 from uaii.frontend.open import open_checkpoint
 from uaii.inspection import inspect
@@ -187,3 +188,16 @@ def test_published_configurations_are_planned(name: str, family: str, layers: in
     assert (moe["experts"], moe["experts_used"], moe["shared_experts"]) == (experts, taken, shared)
     assert facts["artifact_bytes"] > 4 * experts * (layers - 3) * 3 * 2048 * 1408
     json.dumps(report.record())
+
+
+def test_another_family_with_latent_attention_is_pointed_at_gguf(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, V3)
+    error = refused_config(folder, {**V3.config, "model_type": "deepseek_v9", "architectures": ["DeepseekV9ForCausalLM"]})
+    assert (error.code, "HF MLA; use GGUF" in (error.hint or "")) == ("F121", True)
+
+
+def test_explain_says_what_a_token_keeps(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", V3)
+    compile_model(folder, tmp_path / "out")
+    for path in (folder, tmp_path / "out"):
+        assert explain(path).summary()["kv_per_token"] == 4 * (32 + 16) * 4  # layers, latent and rotated features, f32
