@@ -34,9 +34,10 @@ CASES = (
     yarn(SHORT, "mscale-absent", mscale=..., mscale_all_dim=...),
     SHORT.set("version-5", rope_scaling=..., rope_theta=..., rope_parameters={**YARN, "rope_type": "yarn", "rope_theta": 5e4},
               head_dim=16, qk_head_dim=28, mlp_bias=False),
+    SHORT.set("default-query-rank", q_lora_rank=...), SHORT.set("default-latent-rank", kv_lora_rank=...),
     SHORT.set("defaults", **dict.fromkeys(
         ("num_key_value_heads", "n_shared_experts", "n_group", "topk_group", "routed_scaling_factor", "norm_topk_prob",
-         "first_k_dense_replace", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim",
+         "first_k_dense_replace", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim",
          "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling", "attention_bias",
          "scoring_func", "topk_method", "moe_layer_freq", "ep_size", "tie_word_embeddings"), ...)),
 )

@@ -96,9 +96,11 @@ CASES = (
     yarn(SHORT, "mscale-of-all-alone", mscale=...),
     SHORT.set("version-5", rope_scaling=..., rope_theta=..., rope_parameters={**YARN, "rope_type": "yarn", "rope_theta": 5e4},
               head_dim=16, qk_head_dim=28, num_nextn_predict_layers=..., num_mtp_layers=1),
+    # With both ranks and heads at their defaults scores are in the hundreds, and transformers is 5e-4 from itself in f64.
+    SHORT.set("default-query-rank", q_lora_rank=...), SHORT.set("default-latent-rank", kv_lora_rank=...),
     SHORT.set("defaults", num_attention_heads=128, n_routed_experts=16, **dict.fromkeys(
         ("num_key_value_heads", "n_shared_experts", "num_experts_per_tok", "n_group", "topk_group", "routed_scaling_factor",
-         "norm_topk_prob", "first_k_dense_replace", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim",
+         "norm_topk_prob", "first_k_dense_replace", "qk_rope_head_dim", "qk_nope_head_dim",
          "v_head_dim", "hidden_act", "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling", "attention_bias",
          "scoring_func", "topk_method", "moe_layer_freq", "num_nextn_predict_layers", "ep_size", "tie_word_embeddings"), ...)),
 )
