@@ -151,12 +151,12 @@ def scale_rows(x: Array, by: Array) -> Array:
 
 @means(ops.SplitHeads)
 def split_heads(x: Array, n: int) -> Array:
-    return x.reshape(*x.shape[:2], n, -1)
+    return x.reshape(*x.shape[:-1], n, -1)
 
 
 @means(ops.MergeHeads)
 def merge_heads(x: Array) -> Array:
-    return x.reshape(*x.shape[:2], -1)
+    return x.reshape(*x.shape[:-2], -1)
 
 
 def turn(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
@@ -234,6 +234,26 @@ def skip_rms_norm(a: Array, b: Array, weight: Array, eps: float) -> tuple[Array,
 def halves(x: Array) -> tuple[Array, Array]:
     first, second = np.split(x, 2, axis=-1)
     return first, second
+
+
+@means(ops.FlatRows)
+def flat_rows(x: Array) -> Array:
+    return x.reshape(-1, *x.shape[2:])
+
+
+@means(ops.GridShape)
+def grid_shape(like: Array, rest: tuple[int, ...]) -> Array:
+    return np.array([*like.shape[:2], *rest])
+
+
+@means(ops.GridRows)
+def grid_rows(x: Array, shape: Array) -> Array:
+    return x.reshape(shape)
+
+
+@means(ops.Gemm)
+def gemm(y: Array, x: Array, weight: Array) -> Array:
+    return y + x @ weight.T
 
 
 def _unpack(quants: Array, bits: int) -> Array:

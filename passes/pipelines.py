@@ -8,6 +8,7 @@ from uaii.ir.target import Target
 from uaii.passes.base import AnyPass
 from uaii.passes.check_capabilities import CheckCapabilities
 from uaii.passes.enter_core import EnterCore
+from uaii.passes.flatten_rows import FlattenRows, FuseOffsets
 from uaii.passes.fold_norm_offset import FoldNormOffset
 from uaii.passes.fold_rope import FoldRope
 from uaii.passes.fuse_projections import FuseGateUp, FuseQkv
@@ -35,7 +36,7 @@ def to_ort(target: Target, context: int, weights: str = "auto") -> list[AnyPass]
         PackLinear(target), PackEmbedding(), PackExperts(target), BranchExperts(target)] if weights == "auto" else []
     return [LowerAttention(), LowerLatentAttention(), FuseRope(target, context), LowerRope(), FoldHeads(), FuseQkv(),
             FuseGateUp(), *packing, Dequantise(), DequantiseEmbedding(), LowerExperts(), WidenWeights(), FuseSkipNorm(),
-            MergeDuplicates(), ShareTied(), CheckCapabilities(target)]
+            MergeDuplicates(), FlattenRows(), FuseOffsets(), ShareTied(), CheckCapabilities(target)]
 
 
 def pipeline(target: Target, context: int, weights: str = "auto") -> list[AnyPass]:

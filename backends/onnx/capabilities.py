@@ -54,6 +54,8 @@ CPU = Target("cpu", (
     Kernel(ops.Add, "Add"), Kernel(ops.Mul, "Mul"), Kernel(ops.Scale, "Mul"), Kernel(ops.Softcap, "Tanh"),
     Kernel(ops.Clamp, "Clip"), Kernel(ops.Activation, "QuickGelu/Gelu/Relu"),
     Kernel(ops.Gated, "QuickGelu/Gelu/Relu, Mul"), Kernel(ops.RowGate, "Sigmoid, Mul"),
+    Kernel(ops.FlatRows, "Reshape"), Kernel(ops.GridShape, "Shape, Concat"), Kernel(ops.GridRows, "Reshape"),
+    Kernel(ops.Gemm, "Gemm"),
     Kernel(ops.Halves, "Split"), Kernel(ops.SplitHeads, "Reshape"), Kernel(ops.MergeHeads, "Reshape"),
     Kernel(ops.Positions, "CumSum"), Kernel(ops.Temperature, "Div, Log"), Kernel(ops.ScaleRows, "Mul"),
     Kernel(ops.DynamicFreqs, "Pow"), Kernel(ops.LengthFreqs, "Gather"),

@@ -22,11 +22,12 @@ from uaii.ir.ops.kernels import (
     TotalLength,
 )
 from uaii.ir.ops.linear import Embedding, LastPositions, LayerNorm, Linear, RmsNorm
+from uaii.ir.ops.rows import FlatRows, Gemm, GridRows, GridShape
 
 __all__ = [
     "ACTS", "Activation", "Add", "Attention", "BlockSpread", "BlockSum", "Clamp", "DynamicFreqs", "Embedding", "EmbeddingNBits",
-    "ExpertBranches", "ExpertKernel", "Gated", "Gqa", "Halves", "KeyLengths", "LastPositions", "LatentAttention", "LatentGqa",
-    "LayerNorm", "LengthFreqs", "Linear", "MatMulNBits", "MergeHeads", "MixtureOfExperts", "Mul", "Positions", "RmsNorm", "Rope",
-    "RopeScaling", "RopeTable", "Rotary", "Routed", "RowGate", "Scale", "ScaleRows", "SkipRmsNorm", "Softcap", "SplitHeads",
-    "Temperature", "TotalLength",
+    "ExpertBranches", "ExpertKernel", "FlatRows", "Gated", "Gemm", "Gqa", "GridRows", "GridShape", "Halves", "KeyLengths",
+    "LastPositions", "LatentAttention", "LatentGqa", "LayerNorm", "LengthFreqs", "Linear", "MatMulNBits", "MergeHeads",
+    "MixtureOfExperts", "Mul", "Positions", "RmsNorm", "Rope", "RopeScaling", "RopeTable", "Rotary", "Routed", "RowGate", "Scale",
+    "ScaleRows", "SkipRmsNorm", "Softcap", "SplitHeads", "Temperature", "TotalLength",
 ]

@@ -27,15 +27,15 @@ class Positions(Op, name="positions"):
 
 
 class SplitHeads(Op, name="split_heads"):
-    """[B,S,n*d] -> [B,S,n,d]."""
+    """[...,n*d] -> [...,n,d]."""
 
     x: Value
     n: int
 
     def infer(self) -> Tensor:
-        b, s, width = self.x.type.shape
+        *rows, width = self.x.type.shape
         self.need(isinstance(width, int) and width % self.n == 0, f"{width} does not split into {self.n} heads")
-        return self.x.type.reshape(b, s, self.n, int(width) // self.n)
+        return self.x.type.reshape(*rows, self.n, int(width) // self.n)
 
 
 class Temperature(Op, name="temperature"):

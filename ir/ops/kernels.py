@@ -96,13 +96,13 @@ class Halves(Op, name="halves", stages="ort"):
 
 
 class MergeHeads(Op, name="merge_heads", stages="ort"):
-    """[B,S,n,d] -> [B,S,n*d]."""
+    """[...,n,d] -> [...,n*d]."""
 
     x: Value
 
     def infer(self) -> Tensor:
-        b, s, n, d = self.x.type.shape
-        return self.x.type.reshape(b, s, int(n) * int(d))
+        *rows, n, d = self.x.type.shape
+        return self.x.type.reshape(*rows, int(n) * int(d))
 
 
 class DynamicFreqs(Op, name="dynamic_freqs"):

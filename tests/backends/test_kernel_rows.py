@@ -42,7 +42,7 @@ class Proof:
         lines = [x.strip() for x in self.body.strip().split("\n")]
         results = lines[-1].split(" = ")[0].split(", ")
         body = "\n  ".join([*lines, "return " + ", ".join(f"{r[1:]}={r}" for r in results)])
-        head = f"graph @proof stage=ort dims(B, S, P, T=P+S, L) ({self.inputs}) {{\n  "
+        head = f"graph @proof stage=ort dims(B, S, P, T=P+S, L, R) ({self.inputs}) {{\n  "
         return parse(head + body + "\n}")
 
     def given(self) -> dict[str, Any]:
@@ -237,6 +237,14 @@ PROOFS = [
             f"%z = rotary %x, %c, %s {{heads=4{attrs}}} : f32[B,S,{4 * d}]")
       for name, d, w, attrs in (("halves", 16, 8, ""), ("neighbours", 16, 8, ", interleaved=True"), ("part of a head", 16, 4, ""),
                                 ("part, neighbours", 20, 4, ", interleaved=True"), ("an odd width", 6, 3, ""))),
+    Proof("rows", "%x: f32[B,S,4,16]", "%z = flat_rows %x : f32[R,4,16]", EXACT),
+    Proof("shape of positions", "%ids: i64[B,S]", "%z = grid_shape %ids {rest=[4, 16]} : i64[4]", EXACT),
+    Proof("positions", "%ids: i64[B,S], %x: f32[B,S,64]", "%r = flat_rows %x : f32[R,64]\n"
+          "%s = grid_shape %ids {rest=[64]} : i64[3]\n%z = grid_rows %r, %s : f32[B,S,64]", EXACT),
+    Proof("heads of rows", "%x: f32[R,64]", "%z = split_heads %x {n=4} : f32[R,4,16]", EXACT),
+    Proof("rows of heads", "%x: f32[R,4,16]", "%z = merge_heads %x : f32[R,64]", EXACT),
+    Proof("a product that adds", "%y: f32[R,24], %x: f32[R,64]",
+          '@w : f32[24,64] = "w":f32[24,64]\n%z = gemm %y, %x, @w : f32[R,24]', PRODUCT),
     Proof("key lengths", "%mask: i64[B,T]", "%z = key_lengths %mask : i32[B]", EXACT),
     Proof("key lengths, padding on the right", "%mask: i64[B,T]", "%z = key_lengths %mask : i32[B]", EXACT, MASKS),
     Proof("total length", "%mask: i64[B,T]", "%z = total_length %mask : i32[]", EXACT),

@@ -108,7 +108,6 @@ CACHE = ("f32[B,2,P,16]", "f32[B,2,P,16]", "i64[B,T]")
     (Linear, ("f32[B,S,8]", "f32[4,8]", "f32[8]"), {}, "does not span 4 outputs"),
     (SplitHeads, ("f32[B,S,8]",), {"n": 3}, "8 does not split into 3 heads"),
     (SplitHeads, ("f32[B,S,8]",), {"n": 0}, "does not apply"),
-    (SplitHeads, ("f32[B,8]",), {"n": 2}, "does not apply to f32[B,8]"),
     (Rope, ("f32[B,S,2,8]", "f32[B,S]", None, None), {"theta": 1e4, "dim": 8}, "positions must be integers"),
     (Rope, ("f32[B,S,2,8]", "i64[B,S]", None, None), {"dim": 8}, "theta or freqs, not both"),
     (Rope, ("f32[B,S,2,8]", "i64[B,S]", "f32[4]", None), {"theta": 1e4, "dim": 8}, "theta or freqs, not both"),

@@ -27,7 +27,7 @@ from uaii.passes.pipelines import pipeline
 HEAD = re.compile(r"^// (case|becomes|fails|declines)\b ?(.*)$", re.M)
 CONTEXT = 16  # positions of the rotation tables in the cases
 PASSES: dict[str, AnyPass] = {p.name: p for p in pipeline(CPU, CONTEXT)}
-DIMS = {"B": 2, "S": 3, "P": 4, "T": 7}
+DIMS = {"B": 2, "S": 3, "P": 4, "T": 7, "R": 6}
 # Recipes whose values are rounded to f32; everywhere else the random data is chosen so that f32 arithmetic is exact.
 ROUNDED = {"rope_freqs", "rope_cos", "rope_sin", "divide"}
 # Where a block's f16 scales are (ggml-common.h).

@@ -38,12 +38,12 @@ def scale_rows(op: ops.ScaleRows, e: Emit) -> None:
 @emits(ops.SplitHeads)
 def split_heads(op: ops.SplitHeads, e: Emit) -> None:
     d = int(op.x.type.shape[-1]) // op.n
-    e.node("Reshape", op.x, e.const(np.array([0, 0, op.n, d], np.int64)))
+    e.node("Reshape", op.x, e.const(np.array([0] * (op.x.type.rank - 1) + [op.n, d], np.int64)))
 
 
 @emits(ops.MergeHeads)
 def merge_heads(op: ops.MergeHeads, e: Emit) -> None:
-    e.node("Reshape", op.x, e.const(np.array([0, 0, int(op.out.type.shape[-1])], np.int64)))
+    e.node("Reshape", op.x, e.const(np.array([0] * (op.x.type.rank - 2) + [int(op.out.type.shape[-1])], np.int64)))
 
 
 @emits(ops.DynamicFreqs)

@@ -77,3 +77,24 @@ def last_positions(op: ops.LastPositions, e: Emit) -> None:
     one = e.const(np.array([1], np.int64))
     starts = e.node("Reshape", start, one, outputs=(e.temp("start"),))
     e.node("Slice", op.x, starts, e.const(np.array([np.iinfo(np.int64).max], np.int64)), one)
+
+
+@emits(ops.FlatRows)
+def flat_rows(op: ops.FlatRows, e: Emit) -> None:
+    e.node("Reshape", op.x, e.const(np.array([-1, *(int(n) for n in op.x.type.shape[2:])], np.int64)))
+
+
+@emits(ops.GridShape)
+def grid_shape(op: ops.GridShape, e: Emit) -> None:
+    grid = e.node("Shape", op.like, outputs=(e.temp("grid"),), start=0, end=2)
+    e.node("Concat", grid, e.const(np.array(op.rest, np.int64)), axis=0)
+
+
+@emits(ops.GridRows)
+def grid_rows(op: ops.GridRows, e: Emit) -> None:
+    e.node("Reshape", op.x, op.shape)
+
+
+@emits(ops.Gemm)
+def gemm(op: ops.Gemm, e: Emit) -> None:
+    e.node("Gemm", op.x, op.weight, op.y, transB=1)
