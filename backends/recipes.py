@@ -225,6 +225,20 @@ def _spread(s: Source, r: Recipe, x: Recipe, times: int) -> Array:
 
 
 @_rule
+def _fill(s: Source, r: Recipe, value: float, shape: tuple[int, ...]) -> Array:
+    return np.full(shape, value, np.float32)
+
+
+@_rule
+def _block_rows(s: Source, r: Recipe, count: int, block: int, bits: int) -> Array:
+    zero = 1 << (bits - 1)
+    packed = [sum(q << shift for shift in range(0, 8, bits)) for q in (zero, zero + 1)]
+    rows = np.full(r.type.sizes, packed[0], np.uint8)
+    rows[np.arange(count), np.arange(count)] = packed[1]
+    return rows
+
+
+@_rule
 def _rope_freqs(s: Source, r: Recipe, theta: float, dim: int, kind: str, *p: float) -> Array:
     """transformers modeling_rope_utils, in f64, rounded to f32 at the end."""
     f = 1.0 / float(theta) ** (np.arange(0, dim, 2, dtype=np.float64) / dim)

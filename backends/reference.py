@@ -236,6 +236,11 @@ def halves(x: Array) -> tuple[Array, Array]:
     return first, second
 
 
+@means(ops.Cut)
+def cut(x: Array, at: int) -> tuple[Array, Array]:
+    return x[..., :at], x[..., at:]
+
+
 @means(ops.FlatRows)
 def flat_rows(x: Array) -> Array:
     return x.reshape(-1, *x.shape[2:])

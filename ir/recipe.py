@@ -242,6 +242,19 @@ def spread(x: Recipe, times: int) -> Tensor:
     return x.type.reshape(*x.type.shape[:-1], x.type.sizes[-1] * times)
 
 
+@_typed
+def fill(value: float, shape: tuple[int, ...]) -> Tensor:
+    """f32, the same value everywhere."""
+    return Tensor("f32", shape)
+
+
+@_typed
+def block_rows(blocks: int, block: int, bits: int) -> Tensor:
+    """Rows in MatMulNBits order, u8 [blocks, blocks, block*bits/8], whose products are the sums of x over each block: integers
+    of 1 in a row's own block and of 0 elsewhere."""
+    return Tensor("u8", (blocks, blocks, block * bits // 8))
+
+
 def _block(x: Recipe) -> int:
     """Values that share one scale; for the super-block kinds that is less than their storage block."""
     _need(x.type.elem in PACKINGS and x.type.rank in (2, 3), f"{x.type} has no integer blocks that a kernel takes")

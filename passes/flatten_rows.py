@@ -10,6 +10,7 @@ from uaii.ir.ops import (
     Add,
     BlockSum,
     Clamp,
+    Cut,
     FlatRows,
     Gated,
     Gemm,
@@ -29,14 +30,14 @@ from uaii.ir.ops import (
 from uaii.passes.base import Answer, Entry, GraphPass, Pass, Rewrite, copy, sweep
 
 # Ops that treat every position alone, and say so in no attribute.
-ROWWISE = (Activation, Add, BlockSum, Clamp, Gated, Halves, LayerNorm, Linear, MatMulNBits, MergeHeads, Mul, RmsNorm, Scale,
+ROWWISE = (Activation, Add, BlockSum, Clamp, Cut, Gated, Halves, LayerNorm, Linear, MatMulNBits, MergeHeads, Mul, RmsNorm, Scale,
            SkipRmsNorm, SplitHeads)
 
 
 def offset_product(added: Value) -> bool:
     """Whether it is a product of block sums."""
     product = added.op
-    return isinstance(product, Linear) and isinstance(product.x.op, BlockSum) and product.bias is None
+    return isinstance(product, Linear) and isinstance(product.x.op, BlockSum | Cut) and product.bias is None
 
 
 @dataclass(frozen=True)

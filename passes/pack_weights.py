@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from uaii.ir.core import Weight
-from uaii.ir.ops import Add, BlockSpread, BlockSum, Embedding, EmbeddingNBits, Linear, MatMulNBits
+from uaii.ir.core import Value, Weight
+from uaii.ir.ops import Add, BlockSpread, BlockSum, Cut, Embedding, EmbeddingNBits, Linear, MatMulNBits
 from uaii.ir.recipe import make
 from uaii.ir.target import Target
 from uaii.ir.types import BLOCKS, FLOATS, PACKINGS
@@ -15,11 +15,13 @@ from uaii.passes.base import Answer, Pass, Rewrite, Why
 class PackLinear(Pass):
     """linear over blocks becomes matmul_nbits over their integers and scales.
 
-    What an affine block adds beyond that is a product of the block sums of x with the offsets.
+    What an affine block adds beyond that is a product of the block sums of x with the offsets. Up to `inside` features, rows
+    of ones in the product itself yield the sums, which reads inside/32 rows more; beyond, they are a node of their own.
     """
 
     target: Target
     int8_activations: bool = True
+    inside: int = 1536
     name = "pack-linear"
     why = "the blocks' integers and scales fit the kernel as they are"
     root = Linear
@@ -31,15 +33,31 @@ class PackLinear(Pass):
         if not isinstance(w, Weight):
             return Why("the weight is computed at run time")
         how = PACKINGS[w.type.elem]
-        quants = rw.weight(f"{w.name}.quants", make("quants", w.recipe, how.bits), w)
-        scales = rw.weight(f"{w.name}.scales", make("scales", w.recipe), w)
-        y = MatMulNBits(op.x, quants, scales, op.bias, bits=how.bits, block=how.size, int8_activations=self.int8_activations)
+        quants, scales = make("quants", w.recipe, how.bits), make("scales", w.recipe)
+        n, blocks = scales.type.sizes
+        summed = how.affine and blocks * how.size <= self.inside
+        bias = op.bias
+        if summed:
+            quants = make("concat", quants, make("block_rows", blocks, how.size, how.bits))
+            scales = make("concat", scales, make("fill", 1.0, (blocks, blocks)))
+            bias = self._longer(bias, blocks, rw)
+        y = MatMulNBits(op.x, rw.weight(f"{w.name}.quants", quants, w), rw.weight(f"{w.name}.scales", scales, w), bias,
+                        bits=how.bits, block=how.size, int8_activations=self.int8_activations)
         if refusal := self.target.refuses(y):
             return Why(refusal)
         if not how.affine:
             return y.results
+        product, sums = Cut(y.out, at=n).results if summed else (y.out, BlockSum(op.x, block=how.size).out)
         offsets = rw.weight(f"{w.name}.offsets", make("offsets", w.recipe), w)
-        return Add(y.out, Linear(BlockSum(op.x, block=how.size).out, offsets).out).results
+        return Add(product, Linear(sums, offsets).out).results
+
+    @staticmethod
+    def _longer(bias: Value | None, more: int, rw: Rewrite) -> Value | None:
+        """The bias with zeros for the rows that yield sums."""
+        if not isinstance(bias, Weight):
+            return bias
+        f32 = bias.recipe if bias.type.elem == "f32" else make("cast", bias.recipe, "f32")
+        return rw.weight(f"{bias.name}.longer", make("concat", f32, make("fill", 0.0, (more,))), bias)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ CPU = Target("cpu", (
     Kernel(ops.Gated, "QuickGelu/Gelu/Relu, Mul"), Kernel(ops.RowGate, "Sigmoid, Mul"),
     Kernel(ops.FlatRows, "Reshape"), Kernel(ops.GridShape, "Shape, Concat"), Kernel(ops.GridRows, "Reshape"),
     Kernel(ops.Gemm, "Gemm"),
-    Kernel(ops.Halves, "Split"), Kernel(ops.SplitHeads, "Reshape"), Kernel(ops.MergeHeads, "Reshape"),
+    Kernel(ops.Halves, "Split"), Kernel(ops.Cut, "Split"), Kernel(ops.SplitHeads, "Reshape"), Kernel(ops.MergeHeads, "Reshape"),
     Kernel(ops.Positions, "CumSum"), Kernel(ops.Temperature, "Div, Log"), Kernel(ops.ScaleRows, "Mul"),
     Kernel(ops.DynamicFreqs, "Pow"), Kernel(ops.LengthFreqs, "Gather"),
     Kernel(ops.RopeTable, "Cos, Sin"), Kernel(ops.Rotary, "RotaryEmbedding"), Kernel(ops.KeyLengths, "ReduceSum"),

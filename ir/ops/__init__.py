@@ -7,6 +7,7 @@ from uaii.ir.ops.experts import ExpertBranches, ExpertKernel, MixtureOfExperts, 
 from uaii.ir.ops.kernels import (
     BlockSpread,
     BlockSum,
+    Cut,
     DynamicFreqs,
     EmbeddingNBits,
     Gqa,
@@ -25,9 +26,9 @@ from uaii.ir.ops.linear import Embedding, LastPositions, LayerNorm, Linear, RmsN
 from uaii.ir.ops.rows import FlatRows, Gemm, GridRows, GridShape
 
 __all__ = [
-    "ACTS", "Activation", "Add", "Attention", "BlockSpread", "BlockSum", "Clamp", "DynamicFreqs", "Embedding", "EmbeddingNBits",
-    "ExpertBranches", "ExpertKernel", "FlatRows", "Gated", "Gemm", "Gqa", "GridRows", "GridShape", "Halves", "KeyLengths",
-    "LastPositions", "LatentAttention", "LatentGqa", "LayerNorm", "LengthFreqs", "Linear", "MatMulNBits", "MergeHeads",
-    "MixtureOfExperts", "Mul", "Positions", "RmsNorm", "Rope", "RopeScaling", "RopeTable", "Rotary", "Routed", "RowGate", "Scale",
-    "ScaleRows", "SkipRmsNorm", "Softcap", "SplitHeads", "Temperature", "TotalLength",
+    "ACTS", "Activation", "Add", "Attention", "BlockSpread", "BlockSum", "Clamp", "Cut", "DynamicFreqs", "Embedding",
+    "EmbeddingNBits", "ExpertBranches", "ExpertKernel", "FlatRows", "Gated", "Gemm", "Gqa", "GridRows", "GridShape", "Halves",
+    "KeyLengths", "LastPositions", "LatentAttention", "LatentGqa", "LayerNorm", "LengthFreqs", "Linear", "MatMulNBits",
+    "MergeHeads", "MixtureOfExperts", "Mul", "Positions", "RmsNorm", "Rope", "RopeScaling", "RopeTable", "Rotary", "Routed",
+    "RowGate", "Scale", "ScaleRows", "SkipRmsNorm", "Softcap", "SplitHeads", "Temperature", "TotalLength",
 ]

@@ -95,6 +95,18 @@ class Halves(Op, name="halves", stages="ort"):
         return half, half
 
 
+class Cut(Op, name="cut", stages="ort"):
+    """The last axis cut in two: x[..., :at], x[..., at:]."""
+
+    x: Value
+    at: int
+
+    def infer(self) -> tuple[Tensor, ...]:
+        *rest, k = self.x.type.shape
+        self.need(isinstance(k, int) and 0 < self.at < k, f"{k} is not cut at {self.at}")
+        return self.x.type.reshape(*rest, self.at), self.x.type.reshape(*rest, int(k) - self.at)
+
+
 class MergeHeads(Op, name="merge_heads", stages="ort"):
     """[...,n,d] -> [...,n*d]."""
 

@@ -212,6 +212,7 @@ PROOFS = [
     *(Proof(f"activation {a}", X, f"%z = activation %x {{act={a}}} : f32[B,S,64]") for a in ACTS),
     *(Proof(f"gated {a}", XY, f"%z = gated %x, %y {{act={a}}} : f32[B,S,64]") for a in ACTS),
     Proof("halves", X, "%g, %u = halves %x : f32[B,S,32], f32[B,S,32]", EXACT),
+    Proof("two parts", X, "%g, %u = cut %x {at=48} : f32[B,S,48], f32[B,S,16]", EXACT),
     Proof("split heads", X, "%z = split_heads %x {n=4} : f32[B,S,4,16]", EXACT),
     Proof("merge heads", WIDE, "%z = merge_heads %x : f32[B,S,96]", EXACT),
     *(Proof(f"positions, {name}", "%mask: i64[B,T], %ids: i64[B,S]", "%z = positions %mask, %ids : i64[B,S]", EXACT, masks)

@@ -54,6 +54,11 @@ def unpack(held: dict[str, Array], name: str) -> Iterator[tuple[Array, Array]]:
     """(s*(q - zero), offset or 0) of each row in turn, f32: what the kernels multiply with and add."""
     quants, scales = held[f"weights/{name}.quants"], held[f"weights/{name}.scales"]
     offsets = held.get(f"weights/{name}.offsets")
+    if offsets is not None and len(quants) > len(offsets):  # rows that sum x over each block
+        sums, ones = quants[len(offsets):], scales[len(offsets):]
+        assert np.array_equal(sums == 0x99, np.eye(len(sums), dtype=bool)[..., None].repeat(16, -1))
+        assert np.isin(sums, (0x88, 0x99)).all() and (ones == 1).all()
+        quants, scales = quants[:len(offsets)], scales[:len(offsets)]
     n, blocks, width = quants.shape
     if width == 16:
         q = np.empty((n, blocks, 32), np.float32)

@@ -82,7 +82,7 @@ def test_quantised_models(weights: str, within: float, tmp_path: Path) -> None:
     for a, b in zip(reference.evaluate(done.graph, given, done.checkpoint), want, strict=True):
         assert onnx_run.far(a, b) < 1e-5
     kinds = {op.name for op in done.graph.ops}
-    assert ({"matmul_nbits", "embedding_nbits", "block_sum"} <= kinds) == (weights == "auto")
+    assert ({"matmul_nbits", "embedding_nbits", "cut", "gemm"} <= kinds) == (weights == "auto")
     got = onnx_run.run(done.graph, done.checkpoint, given, tmp_path)
     for a, b in zip(got, want, strict=True):
         assert onnx_run.far(a, b) < within

@@ -43,6 +43,7 @@ GOOD = {
     'reshape("a":q8_0[6,64], [2, 3, 64])': "q8_0[2,3,64]", 'quants("a":q4_0[2,3,64], 8)': "u8[2,3,2,32]",
     'mxfp4("a":u8[2,3,4,16], "b":u8[2,3,4])': "mxfp4[2,3,128]",
     'f8_e4m3("a":f8_e4m3[5,6], "b":f32[3,2], 2, 4)': "f32[5,6]",
+    "fill(1.5, [2, 3])": "f32[2,3]", "block_rows(3, 32, 4)": "u8[3,3,16]",
     "rope_freqs(10000.0, 16, default)": "f32[8]", "rope_cos(rope_freqs(10000.0, 16, linear, 2.0), 32, 1.5)": "f32[32,8]",
     "rope_sin(rope_freqs(10000.0, 16, yarn, 2.0, 1.0, 4.0), 32, 1.5)": "f32[32,8]",
 }
@@ -81,7 +82,8 @@ def test_wrong_recipes_fail_where_they_are_made(text: str, says: str) -> None:
 def test_every_recipe_is_in_the_tables_here() -> None:
     named = {recipe(t).op for t in GOOD}
     assert named == set(RECIPES)
-    assert {t.partition("(")[0] for t in BAD} | {"load", "view", "rope_freqs", "rope_cos", "rope_sin"} == set(RECIPES)
+    free = {"load", "view", "fill", "block_rows", "rope_freqs", "rope_cos", "rope_sin"}
+    assert {t.partition("(")[0] for t in BAD} | free == set(RECIPES)
 
 
 def test_every_recipe_but_load_and_view_has_a_meaning() -> None:
@@ -140,6 +142,15 @@ def test_recipes_of_stacks() -> None:
     np.testing.assert_array_equal(got('every("a":f32[2,3,6], 1, 3, 2)', a=a), a[:, 1:3:2])
     np.testing.assert_array_equal(got('transpose("a":f32[2,3,6])', a=a), np.stack([x.T for x in a]))
     np.testing.assert_array_equal(got('spread("a":f32[2,3,6], 2)', a=a), np.repeat(a, 2, 2))
+
+
+@pytest.mark.parametrize(("block", "bits"), [(32, 4), (32, 8), (16, 8)])
+def test_rows_of_ones_sum_blocks(block: int, bits: int) -> None:
+    """What MatMulNBits makes of them: each row is 1 in its own block of x and 0 elsewhere."""
+    packed = got(f"block_rows(3, {block}, {bits})")
+    fields = np.stack([(packed >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)], -1).astype(int)
+    np.testing.assert_array_equal(fields.reshape(3, -1) - (1 << (bits - 1)), np.eye(3, dtype=int).repeat(block, 1))
+    np.testing.assert_array_equal(got("fill(1.5, [2, 3])"), np.full((2, 3), 1.5, np.float32))
 
 
 @pytest.mark.parametrize("text", [

@@ -71,6 +71,11 @@ def act(e: Emit, name: str, x: Value, out: Value | str) -> str:
             raise AssertionError(name)
 
 
+@emits(ops.Cut)
+def cut(op: ops.Cut, e: Emit) -> None:
+    e.node("Split", op.x, e.const(np.array([op.at, int(op.x.type.shape[-1]) - op.at], np.int64)), axis=-1)
+
+
 @emits(ops.Halves)
 def halves(op: ops.Halves, e: Emit) -> None:
     e.node("Split", op.x, axis=-1, num_outputs=2)
