@@ -25,8 +25,9 @@ COUNT = click.IntRange(min=1)
 @click.argument("model", required=False, metavar="TARGET", type=click.Path(path_type=Path))
 @click.option("--gguf", type=click.Path(path_type=Path), metavar="FILE", help="For llama.cpp. Default: what was compiled.")
 @click.option("--genai", type=click.Path(path_type=Path), metavar="DIR", help="A build of the model by onnxruntime-genai.")
+@click.option("--beside", type=click.Path(path_type=Path), metavar="DIR", help="Another artifact to measure beside TARGET.")
 @click.option("--peer", "only", multiple=True, metavar="NAME",
-              help="Only these beside uaii: llama.cpp, genai, 'genai-artifact', transformers, none. Default: all there are.")
+              help="Only these beside uaii: llama.cpp, genai, 'genai-artifact', artifact, transformers, none. Default: all.")
 @click.option("--threads", metavar="N,...", help="Thread counts (1,2).")
 @click.option("--prompts", metavar="N,...", help="Prompt lengths in tokens (16,128,512).")
 @click.option("--new", type=COUNT, help="Tokens to generate after the first prompt (96).")
@@ -123,8 +124,8 @@ def markdown(record: dict[str, Any]) -> str:
     return "\n".join(["".join(f"- {name}: {value}\n" for name, value in facts(record)), *(t.markdown() for t in tables(record))])
 
 
-def measured(model: Path, *, quick: bool, only: tuple[str, ...], gguf: Path | None, genai: Path | None, quiet: bool,
-             **options: Any) -> dict[str, Any]:
+def measured(model: Path, *, quick: bool, only: tuple[str, ...], gguf: Path | None, genai: Path | None, beside: Path | None,
+             quiet: bool, **options: Any) -> dict[str, Any]:
     """The record of a run. Raises Usage U060 for options that make no sense, and what compiling and running raise."""
     from uaii.cli.measuring.machine import Watch
     from uaii.cli.measuring.report import record
@@ -145,7 +146,7 @@ def measured(model: Path, *, quick: bool, only: tuple[str, ...], gguf: Path | No
         say(text)
     compiling = {k: options[k] for k in ("target", "weights", "context", "accept")}
     subject = Subject.of(model, compiling, quiet)
-    who, absent = subject.contenders(only, gguf, genai)
+    who, absent = subject.contenders(only, {"gguf": gguf, "genai": genai, "beside": beside})
     for one in absent:
         say(f"{one['name']} is left out: {one['reason']} ({one['hint']})")
     plan, dropped = subject.plan(settings, quick)

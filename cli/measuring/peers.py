@@ -167,5 +167,5 @@ class Transformers(Peer):
         self.past, self.next = made.past_key_values, [int(made.logits[0, -1].argmax())]
 
 
-PEERS: dict[str, type[Peer]] = {"uaii": Uaii, "llama.cpp": LlamaCpp, "genai": Genai, "genai-artifact": Genai,
+PEERS: dict[str, type[Peer]] = {"uaii": Uaii, "llama.cpp": LlamaCpp, "genai": Genai, "genai-artifact": Genai, "artifact": Uaii,
                                 "transformers": Transformers}

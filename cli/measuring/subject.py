@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import pairwise
@@ -63,22 +63,24 @@ class Subject:
                 "stored_bytes": sum(n for name, n in m.files.items() if name.startswith(GRAPH)),
                 "read_per_token": self.traffic.weights, "cache_bytes_per_token": round(self.traffic.cache(1))}
 
-    def contenders(self, only: tuple[str, ...], gguf: Path | None, genai: Path | None) -> tuple[list[Contender],
-                                                                                               list[dict[str, str]]]:
+    def contenders(self, only: tuple[str, ...], given: Mapping[str, Path | None]) -> tuple[list[Contender],
+                                                                                        list[dict[str, str]]]:
         """uaii, then the engines that can be measured here; and the others, each with its reason and what would help.
 
-        Raises Usage U060 for an unknown name, U065 when an engine was asked for by name and cannot be had.
+        `given` are the paths of --gguf, --genai and --beside. Raises Usage U060 for an unknown name, a path where nothing
+        is, and an artifact of another vocabulary; U065 when an engine was asked for by name and cannot be had.
         """
         others = [n for n in PEERS if n != "uaii"]
         for name in set(only) - {*others, "none"}:
             raise Usage("U060", f"--peer {name}: there is no such engine", hint=f"one of {', '.join(others)}, or none")
-        for flag, path in (("--gguf", gguf), ("--genai", genai)):
+        for flag, path in given.items():
             if path is not None and not path.exists():
-                raise Usage("U060", f"{flag} {path}: there is nothing there")
+                raise Usage("U060", f"--{flag} {path}: there is nothing there")
+        self._same_vocabulary(given.get("beside"))
         who = [Contender("uaii", str(self.folder), self.traffic.weights)]
         absent = []
         for name in [n for n in others if not only or n in only]:
-            path, reason, hint = self._place(name, gguf, genai)
+            path, reason, hint = self._place(name, given)
             if path is not None and find_spec(PEERS[name].module) is None:
                 path, reason, hint = None, "not installed", f"pip install {PEERS[name].package}"
             if path is not None:
@@ -89,12 +91,22 @@ class Subject:
                 absent.append({"name": name, "reason": reason, "hint": hint})
         return who, absent
 
-    def _place(self, name: str, gguf: Path | None, genai: Path | None) -> tuple[Path | None, str, str]:
+    def _same_vocabulary(self, other: Path | None) -> None:
+        """The ids that are fed must mean a token to both artifacts."""
+        if other is not None and (size := read_manifest(other).vocab_size) != self.manifest.vocab_size:
+            raise Usage("U060", f"--beside {other} has {size} tokens, the artifact {self.manifest.vocab_size}",
+                        hint="give an artifact of the same model, or of one with the same vocabulary")
+
+    def _place(self, name: str, given: Mapping[str, Path | None]) -> tuple[Path | None, str, str]:
         """What the engine is to load, or why there is nothing and what to do."""
+        gguf = given.get("gguf")
+        if name == "artifact":
+            return given.get("beside"), "no other artifact is given", "--beside DIR, for example one of other options"
         if name == "genai":
-            return genai, "it needs its own build of the model", "--genai DIR, made by onnxruntime-genai's model builder"
+            return given.get("genai"), "it needs its own build of the model", "--genai DIR, made by onnxruntime-genai's model builder"
         if name == "genai-artifact":
-            return (self.folder if (self.folder / GENAI).is_file() else None), f"the artifact has no {GENAI}", "compile it again"
+            own = self.folder if (self.folder / GENAI).is_file() else None
+            return own, f"the artifact has no {GENAI}", "compile it again"
         if name == "llama.cpp" and gguf is not None:
             return gguf, "", ""
         wanted, hint = ("a GGUF file", "--gguf FILE") if name == "llama.cpp" else ("a Hugging Face folder", "compile from one")
@@ -104,6 +116,9 @@ class Subject:
     def _read(self, name: str, path: Path) -> int | None:
         if name == "genai-artifact":
             return self.traffic.weights
+        if name == "artifact":
+            steps = json.loads((path / NAME).read_text("utf-8")).get("pipeline")
+            return int(steps[-1]["read_per_token"]) if steps else traffic(path / GRAPH).weights
         if name == "genai":
             return next((traffic(graph).weights for graph in self._graphs(path)), None)
         return stored(path, self.accept if path == self.source else (), as_f32=name == "transformers")

@@ -119,6 +119,16 @@ def test_an_artifact_is_measured_as_it_is(learned: bool, tmp_path: Path) -> None
     assert row["contexts"][0]["read_bytes"] == made["model"]["read_per_token"] + 32 * 2 * 2 * 2 * 16 * 4
 
 
+def test_two_artifacts_side_by_side(artifact: Path, tmp_path: Path) -> None:
+    other = write_artifact(tmp_path / "other", tiny_model(learned=True))
+    made = recorded(bench(artifact, "--quick", "--format", "json", "--peer", "artifact", "--beside", other))
+    assert [p["name"] for p in made["peers"]] == ["uaii", "artifact"] and made["ratios"][0]["decode"] > 0
+    assert made["peers"][1]["read_per_token"] > 0
+    strange = write_artifact(tmp_path / "strange", tiny_model(vocab=70))
+    refused = bench(artifact, "--quick", "--beside", strange)
+    assert refused.exit_code == 2 and "has 70 tokens, the artifact" in refused.stderr
+
+
 def test_a_table_a_list_and_a_saved_record(artifact: Path, tmp_path: Path) -> None:
     saved = tmp_path / "r.json"
     text = bench(artifact, "--quick", "--peer", "none", "--quiet", "--out", saved)
