@@ -80,7 +80,7 @@ class Session:
             raise Usage("S611", "token ids of one step must have one length", hint="pad, or run row by row") from None
         if array.dtype.kind not in "iu" and array.size:
             raise Usage("S611", f"token ids must be whole numbers, not {array.dtype}")
-        if array.size and not (0 <= array.min() and array.max() < self.vocab_size):
+        if array.size and not (array.min() >= 0 and array.max() < self.vocab_size):
             at = tuple(int(i) for i in np.argwhere((array < 0) | (array >= self.vocab_size))[0])
             raise Usage("S611", f"token id {array[at]} at position {at[-1]} is outside the vocabulary of "
                         f"{self.vocab_size}", why="the embedding has no row for it; a negative id would read another")

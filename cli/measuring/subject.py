@@ -103,7 +103,8 @@ class Subject:
         if name == "artifact":
             return given.get("beside"), "no other artifact is given", "--beside DIR, for example one of other options"
         if name == "genai":
-            return given.get("genai"), "it needs its own build of the model", "--genai DIR, made by onnxruntime-genai's model builder"
+            why, hint = "it needs its own build of the model", "--genai DIR, made by onnxruntime-genai's model builder"
+            return given.get("genai"), why, hint
         if name == "genai-artifact":
             own = self.folder if (self.folder / GENAI).is_file() else None
             return own, f"the artifact has no {GENAI}", "compile it again"

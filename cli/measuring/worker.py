@@ -45,7 +45,7 @@ class Engine:
         start, begun = memory(), time.perf_counter()
         peer.load(self.spec)
         reply: Reply = {"load_seconds": time.perf_counter() - begun, "start_bytes": start, "loaded_bytes": memory(),
-                        "version": __version__ if self.peer == "uaii" else metadata.version(peer.package),
+                        "version": __version__ if peer.package == "uaii" else metadata.version(peer.package),
                         "prefill": [], "decode": None, "contexts": []}
         peer.prefill(self.ids[:16], True)
         for _ in range(WARM):
