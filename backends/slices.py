@@ -26,6 +26,8 @@ def part(recipe: Recipe, start: int, stop: int) -> Recipe:
     """recipe[start:stop] of a recipe that can be cut, as a recipe that reads only what it needs."""
     if recipe.op == "stack":
         return make("stack", *recipe.args[start:stop])
+    if recipe.op == "concat":
+        return _of_parts(recipe, start, stop)
     if recipe.op == "reshape":
         x, shape = recipe.args
         return make("reshape", part(x, start, stop), (stop - start, *shape[1:]))
@@ -34,10 +36,24 @@ def part(recipe: Recipe, start: int, stop: int) -> Recipe:
     return make("rows", recipe, start, stop)
 
 
+def _of_parts(recipe: Recipe, start: int, stop: int) -> Recipe:
+    """Rows of a concatenation: of the parts that they lie in."""
+    pieces, at = list[Recipe](), 0
+    for one in recipe.args:
+        count = one.type.sizes[0]
+        low, high = max(start - at, 0), min(stop - at, count)
+        if low < high:
+            pieces.append(one if high - low == count else part(one, low, high))
+        at += count
+    return pieces[0] if len(pieces) == 1 else make("concat", *pieces)
+
+
 def _divides(recipe: Recipe) -> bool:
     """Whether every step from the stored tensors keeps the first axis."""
     if recipe.op in ("load", "stack"):
         return True
+    if recipe.op == "concat":
+        return all(map(_divides, recipe.args))
     if recipe.op == "reshape":
         x, shape = recipe.args
         return bool(x.type.rank > 2 and shape[0] == x.type.sizes[0]) and _divides(x)

@@ -24,6 +24,9 @@ OTHER_FORMATS = {
 }
 
 
+KEPT = 64 << 20  # bytes handed out before their pages are let go
+
+
 @dataclass(frozen=True)
 class Opaque(StoredTensor):
     """A tensor that can be listed but not loaded, its element type unknown to uaii; `span` is its size in bytes."""
@@ -71,12 +74,24 @@ class Blob:
                 self.map: mmap.mmap | bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
         except OSError as err:
             raise unreadable(path, err) from None
-        self._bytes = np.frombuffer(self.map, np.uint8)
+        self._bytes, self._given = np.frombuffer(self.map, np.uint8), 0
 
     def array(self, offset: int, nbytes: int, elem: str, shape: tuple[int, ...]) -> Any:
-        """The bytes at `offset` as an array that shares the file's memory; bool is a copy, any byte but 0 is true."""
+        """The bytes at `offset` as an array that shares the file's memory; bool is a copy, any byte but 0 is true.
+
+        Pages handed out long ago are let go: a mapped file counts as this process's memory page by page as it is read.
+        """
+        self._given += nbytes
+        if self._given > KEPT:
+            self._given = nbytes
+            self._release()
         raw = self._bytes[offset:offset + nbytes].view(DTYPES.get(elem, "u1")).reshape(shape)
         return raw != 0 if elem == "bool" else raw
+
+    def _release(self) -> None:
+        """Lets go of the pages read so far; an array that still needs one reads it again."""
+        if isinstance(self.map, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            self.map.madvise(mmap.MADV_DONTNEED)
 
     def fingerprint(self, header: int) -> dict[str, Any]:
         """File name, size in bytes, and the sha256 of the first `header` bytes."""

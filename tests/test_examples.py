@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from uaii.inspection import inspect
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -27,3 +29,9 @@ def test_a_pass_of_ones_own() -> None:
     done = run(str(EXAMPLES / "own_pass.py"))
     assert done.returncode == 0, done.stderr
     assert "by=2.0" in done.stdout and "declined" in done.stdout
+
+
+def test_a_made_up_file_of_a_models_shape(tmp_path: Path) -> None:
+    done = run(str(EXAMPLES / "synthetic_gguf.py"), str(tmp_path / "m.gguf"), "1", "512")
+    assert done.returncode == 0, done.stderr
+    assert inspect(tmp_path / "m.gguf").ok

@@ -1,7 +1,8 @@
 """Streams weights beside the model: one tensor in memory at a time, each at an aligned offset, equal bytes once."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from uaii.ir.types import Tensor
 
 DATA = "model.onnx.data"
 ALIGN = 64
+Bytes = memoryview | bytes
 Progress = Callable[[str, int, int], None]  # weight, bytes written so far, bytes in all
 
 
@@ -42,15 +44,16 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
     places: dict[str, Placed] = {}
     own = [w for w in graph.weights.values() if w.recipe.op != "view" and not is_table(w)]
     total, end = sum(w.type.nbytes for w in own), 0
-    with (folder / DATA).open("wb") as out:
-        for w in own:
-            end += -end % ALIGN
-            out.seek(end)
-            for piece in slices(w.recipe):
-                out.write(_bytes(w, piece, source))
-            places[w.name] = Placed(end, w.type.nbytes)
-            end += w.type.nbytes
-            if progress:
+    with (folder / DATA).open("wb") as out, ThreadPoolExecutor(1) as pool:
+        pieces = ((w, piece) for w in own for piece in slices(w.recipe))
+        for w, values in _ahead(pool, pieces, source):
+            if w.name not in places:
+                end += -end % ALIGN
+                places[w.name] = Placed(end, w.type.nbytes)
+                out.seek(end)
+                end += w.type.nbytes
+            out.write(values)
+            if progress and out.tell() == end:
                 progress(w.name, sum(p.nbytes for p in places.values()), total)
     add_tables(model, graph, source)
     read = {i for n in model.graph.node for i in n.input} | {v.name for v in model.graph.output}
@@ -69,7 +72,20 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
     return places
 
 
-def _bytes(w: Weight, recipe: Recipe, source: recipes.Source) -> memoryview | bytes:
+def _ahead(pool: ThreadPoolExecutor, pieces: Iterable[tuple[Weight, Recipe]],
+           source: recipes.Source) -> Iterator[tuple[Weight, Bytes]]:
+    """The pieces' values in order, the next ones computed while the last are written."""
+    pending: tuple[Weight, Future[Bytes]] | None = None
+    for w, piece in pieces:
+        following = pool.submit(_bytes, w, piece, source)
+        if pending is not None:
+            yield pending[0], pending[1].result()
+        pending = w, following
+    if pending is not None:
+        yield pending[0], pending[1].result()
+
+
+def _bytes(w: Weight, recipe: Recipe, source: recipes.Source) -> Bytes:
     """The values of a slice of `w`, as stored."""
     values = np.ascontiguousarray(recipes.evaluate(recipe, source))
     if values.nbytes != recipe.type.nbytes or values.dtype != recipes.DTYPES.get(w.type.elem, np.uint8):

@@ -14,6 +14,7 @@ from malformed_gguf import ARCH, F32, MALFORMED, Q8_0, tensor
 from raw_gguf import Raw, gguf_bytes
 from refusals import refused
 
+from uaii.frontend import blob
 from uaii.frontend.gguf import Gguf
 from uaii.frontend.gguf_types import NAMES, ggml_type
 from uaii.inspection import inspect
@@ -355,3 +356,14 @@ def test_only_diagnostics_come_out_of_mutated_files(tmp_path: Path) -> None:
             str(err).encode()
             codes[err.code] = codes.get(err.code, 0) + 1
     assert len(codes) >= 10, codes
+
+
+def test_pages_that_are_let_go_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapped file is this process's memory page by page; arrays handed out before stay right."""
+    whole = np.random.default_rng(0).integers(0, 256, 1 << 20).astype(np.uint8)
+    (tmp_path / "w").write_bytes(whole.tobytes())
+    monkeypatch.setattr(blob, "KEPT", 1 << 16)
+    file = blob.Blob(tmp_path / "w")
+    parts = [file.array(at, 1 << 15, "u8", (1 << 15,)) for at in range(0, 1 << 20, 1 << 15)]
+    assert file._given <= 1 << 16
+    np.testing.assert_array_equal(np.concatenate(parts), whole)

@@ -156,7 +156,8 @@ def test_rows_of_ones_sum_blocks(block: int, bits: int) -> None:
 @pytest.mark.parametrize("text", [
     'quants(interleave("g":q4_0[8,3,64], "u":q4_0[8,3,64]), 8)', 'spread(scales(join("g":q4_0[8,3,64], "u":q4_0[8,3,64])), 2)',
     'reshape(quants("g":q4_0[8,3,64], 4), [8, 3, 32])', 'cast(stack("a":f16[5,6], "b":f16[5,6], "a":f16[5,6]), f32)',
-    'transpose(every("c":f32[8,6,4], 1, 6, 2))', 'dequant("g":q4_0[8,3,64])', 'add(scale("c":f32[8,6,4], 0.5), 1.0)'])
+    'transpose(every("c":f32[8,6,4], 1, 6, 2))',
+    'scales(concat("g":q4_0[8,3,64], "u":q4_0[8,3,64]))', 'dequant("g":q4_0[8,3,64])', 'add(scale("c":f32[8,6,4], 0.5), 1.0)'])
 @pytest.mark.parametrize("share", [1, 3, 5])
 def test_slices_of_experts_read_what_they_need(text: str, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recipe that the writer cuts gives the same bytes, and asks for one slice of a stored tensor at a time."""
@@ -175,7 +176,7 @@ def test_slices_of_experts_read_what_they_need(text: str, share: int, monkeypatc
 
 @pytest.mark.parametrize("text", [
     'transpose("t":f32[8,6])', 'reshape("t":f32[8,6], [4, 12])', 'unpermute("t":f32[8,6], 2)',
-    'concat("t":f32[8,6], "t":f32[8,6])',
+    'concat("t":f32[8,6], unpermute("t":f32[8,6], 2))',
     'rope_freqs(10000.0, 16, default)'])
 def test_recipes_that_mix_rows_stay_whole(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "LARGE", 8)
