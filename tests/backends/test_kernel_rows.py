@@ -139,24 +139,24 @@ def _experts(name: str, attrs: str = "top_k=2", correction: bool = False, bias: 
     return Proof(name, f"%x: f32[B,S,{e}], %logits: f32[B,S,8]", body, 2e-2 if kinds else PRODUCT)
 
 
-def _branches(name: str, first: str, second: str, attrs: str = "top_k=2", bias: bool = False) -> Proof:
-    """Four experts of 512 features over 256, a branch each."""
+def _branches(name: str, first: str, second: str, attrs: str = "top_k=2", bias: bool = False, n: int = 4) -> Proof:
+    """Experts of 512 features over 256, in branches."""
     e, f, lines, named, said = 256, 512, [], "", attrs
-    for n, kind, rows, width in (("fc1", first, 2 * f, e), ("fc2", second, e, f)):
-        how, t = PACKINGS[kind], f'"{n}":{kind}[4,{rows},{width}]'
+    for part, kind, rows, width in (("fc1", first, 2 * f, e), ("fc2", second, e, f)):
+        how, t = PACKINGS[kind], f'"{part}":{kind}[{n},{rows},{width}]'
         blocks = width // how.size
-        lines += [f"@{n} : u8[4,{rows},{blocks},{how.size * how.bits // 8}] = quants({t}, {how.bits})",
-                  f"@{n}s : f32[4,{rows},{blocks}] = scales({t})"]
+        lines += [f"@{part} : u8[{n},{rows},{blocks},{how.size * how.bits // 8}] = quants({t}, {how.bits})",
+                  f"@{part}s : f32[{n},{rows},{blocks}] = scales({t})"]
         if how.affine:
-            lines.append(f"@{n}o : f32[4,{rows},{blocks}] = offsets({t})")
-            named += f", {n}_offsets=@{n}o"
-        said += f", bits{n[2]}={how.bits}" * (how.bits != 4) + f", block{n[2]}={how.size}" * (how.size != 32)
+            lines.append(f"@{part}o : f32[{n},{rows},{blocks}] = offsets({t})")
+            named += f", {part}_offsets=@{part}o"
+        said += f", bits{part[2]}={how.bits}" * (how.bits != 4) + f", block{part[2]}={how.size}" * (how.size != 32)
     if bias:
-        lines += [f'@b1 : f32[4,{2 * f}] = "b1":f32[4,{2 * f}]', f'@b2 : f32[4,{e}] = "b2":f32[4,{e}]']
+        lines += [f'@b1 : f32[{n},{2 * f}] = "b1":f32[{n},{2 * f}]', f'@b2 : f32[{n},{e}] = "b2":f32[{n},{e}]']
         named += ", fc1_bias=@b1, fc2_bias=@b2"
     body = "\n".join([*lines, f"%z = expert_branches %x, %logits, @fc1, @fc1s, @fc2, @fc2s{named} "
                       f"{{{said}, int8_activations=True}} : f32[B,S,{e}]"])
-    return Proof(name, f"%x: f32[B,S,{e}], %logits: f32[B,S,4]", body, 2e-2)
+    return Proof(name, f"%x: f32[B,S,{e}], %logits: f32[B,S,{n}]", body, 2e-2)
 
 
 def _latent(name: str, feeds: dict[str, Any] | None = None) -> Proof:
@@ -273,6 +273,7 @@ PROOFS = [
     _branches("expert branches, q4_k and q6_k", "q4_k", "q6_k"),
     _branches("expert branches, q5_k and q2_k", "q5_k", "q2_k", "top_k=1, renormalise=False"),
     _branches("expert branches, biases and a limit", "q4_1", "q5_1", "top_k=3, alpha=1.702, beta=1.0, limit=0.5", bias=True),
+    _branches("expert branches, an odd number of experts", "q4_1", "q8_0", "top_k=2", n=5),
     _branches("expert branches, sigmoid in groups", "q8_0", "q4_1", DEEPSEEK.replace("top_k=3", "top_k=1")
               .replace("groups=4, groups_used=2", "groups=2, groups_used=1")),
     _experts("packed experts, corrected", DEEPSEEK, correction=True, kinds=("q8_0", "iq4_nl"), bias=True),
