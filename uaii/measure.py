@@ -39,7 +39,7 @@ def loaded(graph: Graph) -> int:
 
 
 def fits_memory(graph: Graph) -> None:
-    """Raises Unsupported C402 when one weight is larger than the memory of this process: each is made whole, one at a time."""
+    """Raises Unsupported C402 when one weight is larger than the memory of this process: a run holds each whole."""
     from uaii.cli.doctor import memory
     from uaii.cli.shell import size
 
@@ -48,7 +48,7 @@ def fits_memory(graph: Graph) -> None:
     largest = max(made, key=lambda w: w.type.nbytes, default=None)
     if largest is not None and 0 < total < largest.type.nbytes:
         raise Unsupported("C402", f"weight {largest.name} is {size(largest.type.nbytes)} which exceeds the memory of this "
-                          f"process, {size(total)}", largest.loc, why="a weight is made whole before it is written",
+                          f"process, {size(total)}", largest.loc, why="a run holds every weight in memory",
                           hint="use a quantized GGUF, or a machine with more memory")
 
 
