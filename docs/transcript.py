@@ -31,7 +31,7 @@ SESSION = [
     ("A refusal: nothing is guessed, nothing is written.", ["uaii pull gpt-4", "uaii-compile no-such-folder -o artifact2"])]
 # What is another number on another machine or day.
 VARIES = [(r"\d+(\.\d+)? tokens/s", "N tokens/s"), (r"(took +|load )\d+\.\d+ s", r"\1N s"),
-          (r"peak memory \d+(\.\d+)? MB", "peak memory N MB"), (r"\.py:\d+", ".py:N")]
+          (r"peak memory \d+(\.\d+)? [MG]B", "peak memory N MB"), (r"\.py:\d+", ".py:N")]
 HEAD = """# A first session
 
 Made by [transcript.py](transcript.py), which a test runs again. The hub is a local server with the one file of a real model,
