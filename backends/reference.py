@@ -290,19 +290,19 @@ def block_spread(x: Array, block: int) -> Array:
 
 
 @means(ops.KeyLengths)
-def key_lengths(mask: Array) -> Array:
-    return mask.sum(1) - 1
+def key_lengths(mask: Array, start: Array | None) -> Array:
+    return mask.sum(1) - 1 - (0 if start is None else start)
 
 
 @means(ops.TotalLength)
-def total_length(mask: Array) -> Array:
-    return np.int64(mask.shape[1])
+def total_length(mask: Array, start: Array | None) -> Array:
+    return np.int64(mask.shape[1]) - (0 if start is None else start)
 
 
 @means(ops.Gqa)
 def gqa(q: Array, k: Array | None, v: Array | None, past_k: Array, past_v: Array, lengths: Array, total: Array,
-        cos: Array | None, sin: Array | None, sinks: Array | None, heads: int, kv_heads: int, scale: float, softcap: float,
-        window: int, interleaved: bool) -> tuple[Array, Array, Array]:
+        cos: Array | None, sin: Array | None, sinks: Array | None, positions: Array | None, heads: int, kv_heads: int,
+        scale: float, softcap: float, window: int, interleaved: bool) -> tuple[Array, Array, Array]:
     """Rows without padding only: the kernel's placement of padded rows is its own."""
     if not (np.asarray(lengths) + 1 == total).all():
         raise Internal("R004", "the reference has no padded rows for gqa")
@@ -311,8 +311,8 @@ def gqa(q: Array, k: Array | None, v: Array | None, past_k: Array, past_v: Array
         q, k, v = np.split(q, [heads * d, (heads + kv_heads) * d], axis=-1)
     q, k, v = split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
     if cos is not None and sin is not None:
-        at = slice(past_k.shape[2], int(total))
-        q, k = (turn(t, cos[None, at, None], sin[None, at, None], interleaved) for t in (q, k))
+        at = np.arange(past_k.shape[2], int(total))[None] if positions is None else positions
+        q, k = (turn(t, cos[at][:, :, None], sin[at][:, :, None], interleaved) for t in (q, k))
     mask = np.ones((q.shape[0], int(total)))
     attended: tuple[Array, Array, Array] = attention(q, k, v, past_k, past_v, mask, scale, softcap, window, sinks)
     return attended
@@ -392,7 +392,7 @@ def latent_gqa(q_plain: Array, q_turned: Array, latent: Array, k_turned: Array, 
     """Absorbed, through the attention of one key head; rows without padding only."""
     asked = np.concatenate([np.einsum("bshn,hnc->bshc", q_plain, k_up), q_turned], -1)
     row = np.concatenate([latent[:, :, None], k_turned], -1)
-    got, rows, _ = gqa(merge_heads(asked), merge_heads(row), merge_heads(row), past, past, lengths, total, None, None, None,
+    got, rows, _ = gqa(merge_heads(asked), merge_heads(row), merge_heads(row), past, past, lengths, total, None, None, None, None,
                        asked.shape[2], 1, scale, 0.0, 0, False)
     heads = split_heads(got, asked.shape[2])[..., :latent.shape[-1]]
     return merge_heads(np.einsum("bshc,hvc->bshv", heads, v_up)), rows, rows

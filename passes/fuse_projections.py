@@ -60,7 +60,7 @@ class FuseQkv(Pass):
         if isinstance(one, Why):
             return one
         one.out.name = f"{stem}.qkv"
-        return Gqa(one.out, None, None, op.past_k, op.past_v, op.lengths, op.total, op.cos, op.sin, op.sinks,
+        return Gqa(one.out, None, None, op.past_k, op.past_v, op.lengths, op.total, op.cos, op.sin, op.sinks, op.positions,
                    heads=op.heads, kv_heads=op.kv_heads, scale=op.scale, softcap=op.softcap, window=op.window,
                    interleaved=op.interleaved).results
 

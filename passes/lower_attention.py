@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from uaii.ir.core import Value, Weight
+from uaii.ir.core import Input, Value, Weight
 from uaii.ir.ops import (
     Attention,
     Gqa,
@@ -19,20 +19,29 @@ from uaii.ir.ops import (
 from uaii.ir.recipe import make
 from uaii.ir.stages import Stage
 from uaii.ir.target import Target
+from uaii.ir.types import Tensor
 from uaii.passes.base import Answer, Pass, Rewrite, Why
+
+WINDOW_START = "window_start"
 
 
 @dataclass(frozen=True)
 class LowerAttention(Pass):
-    """attention over heads becomes gqa over [B,S,n*d]; masking is by lengths, as the kernel counts them."""
+    """attention over heads becomes gqa over [B,S,n*d]; masking is by lengths, as the kernel counts them.
 
+    The kernel visits every cached key and then drops those outside the window. So a layer whose window is shorter than the
+    context counts from the optional input `window_start`: who runs the graph may hand over the cache from that key on.
+    """
+
+    context: int
     name = "lower-attention"
     why = "GroupQueryAttention appends to the cache in place and attends in one kernel"
     root = Attention
     stage_out = Stage.ORT
 
     def rule(self, op: Attention, rw: Rewrite) -> Answer:
-        lengths, total = KeyLengths(op.mask).out, TotalLength(op.mask).out
+        start = window_start(rw) if 0 < op.window < self.context else None
+        lengths, total = KeyLengths(op.mask, start).out, TotalLength(op.mask, start).out
         q, k, v = (MergeHeads(x).out for x in (op.q, op.k, op.v))
         return Gqa(q, k, v, op.past_k, op.past_v, lengths, total, sinks=op.sinks, heads=int(op.q.type.shape[2]),
                    kv_heads=int(op.k.type.shape[2]), scale=op.scale, softcap=op.softcap, window=op.window).results
@@ -68,8 +77,9 @@ class FuseRope(Pass):
             return Why("positions are not counted from the mask; the kernel counts them itself")
         cos, sin = (rw.weight(f"rope.{part}", make(f"rope_{part}", q.freqs.recipe, self.context, q.magnitude), q.freqs)
                     for part in ("cos", "sin"))
-        made = Gqa(merge(q.x), merge(k.x), op.v, op.past_k, op.past_v, op.lengths, op.total, cos, sin, op.sinks, heads=op.heads,
-                   kv_heads=op.kv_heads, scale=op.scale, softcap=op.softcap, window=op.window,
+        at = q.positions if lengths.start is not None else None
+        made = Gqa(merge(q.x), merge(k.x), op.v, op.past_k, op.past_v, op.lengths, op.total, cos, sin, op.sinks, at,
+                   heads=op.heads, kv_heads=op.kv_heads, scale=op.scale, softcap=op.softcap, window=op.window,
                    interleaved=q.interleaved)
         refusal = self.target.refuses(made)
         return Why(refusal) if refusal else made.results
@@ -106,6 +116,15 @@ class FoldHeads(Pass):
             return None
         assert split.n == op.x.type.shape[2]
         return (split.x,)
+
+
+def window_start(rw: Rewrite) -> Value:
+    """The optional input that says at which key the caches of layers with a window begin: i64 [], 0 unless it is given."""
+    found = next((v for v in rw.graph.inputs if v.name == WINDOW_START), None)
+    if found is None:
+        found = Input(Tensor("i64", ()), WINDOW_START, default=0)
+        rw.graph.inputs.append(found)
+    return found
 
 
 def unfolded(op: Rope) -> bool:

@@ -34,7 +34,7 @@ def to_ort(target: Target, context: int, weights: str = "auto") -> list[AnyPass]
         raise Usage("U020", f"--weights {weights} is not one of {', '.join(WEIGHTS)}")
     packing: Sequence[AnyPass] = [
         PackLinear(target), PackEmbedding(), PackExperts(target), BranchExperts(target)] if weights == "auto" else []
-    return [LowerAttention(), LowerLatentAttention(), FuseRope(target, context), LowerRope(), FoldHeads(), FuseQkv(),
+    return [LowerAttention(context), LowerLatentAttention(), FuseRope(target, context), LowerRope(), FoldHeads(), FuseQkv(),
             FuseGateUp(), *packing, Dequantise(), DequantiseEmbedding(), LowerExperts(), WidenWeights(), FuseSkipNorm(),
             MergeDuplicates(), FlattenRows(), FuseOffsets(), ShareTied(), CheckCapabilities(target)]
 

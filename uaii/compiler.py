@@ -22,7 +22,7 @@ from uaii.frontend.open import open_checkpoint
 from uaii.frontend.tokenizer.source import stop_ids_of, tokenizer_of
 from uaii.ir.core import Graph, Op
 from uaii.ir.diag import Usage
-from uaii.ir.ops import DynamicFreqs, Gqa, LatentGqa, LengthFreqs
+from uaii.ir.ops import DynamicFreqs, Gqa, KeyLengths, LatentGqa, LengthFreqs
 from uaii.measure import fits_memory
 from uaii.passes.base import Entry, run
 from uaii.passes.pipelines import pipeline
@@ -122,6 +122,7 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
             "uaii": __version__, **record(done, emitted.origins),
             "kv_in_place": all(isinstance(op, Gqa | LatentGqa) for op in _keepers(done.graph)),
             "kv_latent": all(isinstance(op, LatentGqa) for op in _keepers(done.graph)),
+            "kv_windows": _windows(done.graph),
             "whole_prompt": any(isinstance(op, DynamicFreqs) for op in done.graph.ops),
             "rope_switch": next((op.limit for op in done.graph.ops if isinstance(op, LengthFreqs)), None),
             "stop_ids": list(stop_ids),
@@ -134,6 +135,13 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
 def _keepers(graph: Graph) -> list[Op]:
     """The ops that yield the cache."""
     return [op for op in graph.ops if any(r.name.startswith("present.") for r in op.results)]
+
+
+def _windows(graph: Graph) -> list[int]:
+    """Per layer the window in tokens of a cache that may be handed over from a later key on, 0 for all others."""
+    found = [(int(op.past_k.name.split(".")[1]), op) for op in _keepers(graph) if isinstance(op, Gqa)]
+    counted = {i: op.window for i, op in found if isinstance(op.lengths.op, KeyLengths) and op.lengths.op.start is not None}
+    return [counted.get(i, 0) for i, _ in sorted(found)] if counted else []
 
 
 def _write_text(temp: Path, done: Compiled, hparams: dict[str, Any], tok: TokenizerFiles | None, stops: tuple[int, ...]) -> None:

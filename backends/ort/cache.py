@@ -12,13 +12,15 @@ import onnxruntime
 from uaii.ir.diag import Unsupported, Usage
 
 START = 256  # first capacity in tokens: small beside any weights, and enough for most short prompts
+STRIDE = 64  # tokens by which layers with a window move on: so many are visited in vain at most, and it is bound again that often
 
 
 @dataclass(frozen=True)
 class Slot:
     """One cached tensor of the graph: its input and output names, element type and [_, heads, _, width].
 
-    `also` are the names of another input and output that hold the same values, so that one buffer serves both.
+    `also` are the names of another input and output that hold the same values, so that one buffer serves both. `window` is the
+    number of tokens that its layer attends, 0 for all: keys before them need not be handed over.
     """
 
     past: str
@@ -27,6 +29,7 @@ class Slot:
     heads: int
     width: int
     also: tuple[str, str] | None = None
+    window: int = 0
 
 
 class Cache(ABC):
@@ -79,6 +82,11 @@ class Cache(ABC):
         self.rewind(max(same, 0), row)
         return len(self.ids[row])
 
+    def start(self, row: int | None) -> int:
+        """The key at which `binding` begins in layers with a window: what the next token of the shortest row needs, rounded
+        down."""
+        return 0
+
     @abstractmethod
     def binding(self, session: onnxruntime.InferenceSession, row: int | None) -> onnxruntime.IOBinding:
         """A binding with the keys and values of one row (None: of all rows) attached."""
@@ -98,6 +106,10 @@ class SharedCache(Cache):
 
     A row takes slots 0, 1, ... whatever the other rows' lengths; slots at and past its length hold nothing. Growing
     doubles the capacity up to `limit`, one buffer at a time, so the peak is the new size plus one buffer.
+
+    All keys are kept, so that a row can be rewound. A layer with a window is handed its buffer from a later token on: under
+    the same shape each head then begins at that token, as heads stand one capacity apart. No kernel visits what the shape
+    claims beyond the last head; an untouched row is there all the same.
     """
 
     def __init__(self, slots: Sequence[Slot], batch: int, limit: int, device: str, capacity: int | None) -> None:
@@ -105,7 +117,7 @@ class SharedCache(Cache):
         if capacity is not None and (type(capacity) is not int or not 0 < capacity <= limit):
             raise Usage("S610", f"the cache's capacity must lie in 1..{limit} tokens, not {capacity!r}")
         self.device = device
-        self.bound: tuple[int | None, onnxruntime.IOBinding] | None = None
+        self.bound: tuple[int | None, int, onnxruntime.IOBinding] | None = None
         self._capacity = min(limit, START) if capacity is None else capacity
         self.buffers = self._grown([], self._capacity)
 
@@ -130,22 +142,33 @@ class SharedCache(Cache):
         """Keep only these rows, in this order; the others' memory is given back."""
         self.bound = None
         for i, buffer in enumerate(self.buffers):
-            self.buffers[i] = self._value(np.ascontiguousarray(buffer.numpy()[list(rows)]))
+            array = _zeros(self.slots[i], len(rows), buffer.shape()[2])
+            array[:len(rows)] = buffer.numpy()[list(rows)]
+            self.buffers[i] = self._value(array)
         self.ids, self.far = [self.ids[row] for row in rows], [self.far[row] for row in rows]
 
+    def start(self, row: int | None) -> int:
+        """The key at which `binding` begins in layers with a window: what the next token of the shortest row needs, rounded
+        down."""
+        window = max(slot.window for slot in self.slots)
+        shortest = min(self.lengths) if row is None else self.lengths[row]
+        return max(shortest + 1 - window, 0) // STRIDE * STRIDE if window else 0
+
     def binding(self, session: onnxruntime.InferenceSession, row: int | None) -> onnxruntime.IOBinding:
-        """A binding with the keys and values of one row (None: of all rows); kept until the buffers move."""
-        if self.bound is not None and self.bound[0] == row:
-            return self.bound[1]
+        """A binding with the keys and values of one row (None: of all rows); kept until the buffers move, or `start`."""
+        first = self.start(row)
+        if self.bound is not None and self.bound[:2] == (row, first):
+            return self.bound[2]
         binding = session.io_binding()
         for slot, buffer in zip(self.slots, self.buffers, strict=True):
-            batch, *rest = buffer.shape()
-            start = buffer.data_ptr() + (row or 0) * int(np.prod(rest)) * slot.dtype.itemsize
-            shape = [batch if row is None else 1, *rest]
+            _, heads, capacity, width = buffer.shape()
+            shape = [self.batch if row is None else 1, heads, capacity, width]
+            skipped = (row or 0) * heads * capacity + (first if slot.window else 0)
+            at = buffer.data_ptr() + skipped * width * slot.dtype.itemsize
             for past, present in ((slot.past, slot.present), *((slot.also,) if slot.also else ())):
-                binding.bind_input(past, self.device, 0, slot.dtype.type, shape, start)
-                binding.bind_output(present, self.device, 0, slot.dtype.type, shape, start)
-        self.bound = row, binding
+                binding.bind_input(past, self.device, 0, slot.dtype.type, shape, at)
+                binding.bind_output(present, self.device, 0, slot.dtype.type, shape, at)
+        self.bound = row, first, binding
         return binding
 
     def _grown(self, old: list[onnxruntime.OrtValue], capacity: int) -> list[onnxruntime.OrtValue]:
@@ -153,9 +176,9 @@ class SharedCache(Cache):
         buffers = old or [None] * len(self.slots)
         try:
             for i, slot in enumerate(self.slots):
-                array = np.zeros((self.batch, slot.heads, capacity, slot.width), slot.dtype)
+                array = _zeros(slot, self.batch, capacity)
                 if buffers[i] is not None:
-                    array[:, :, :used] = buffers[i].numpy()[:, :, :used]
+                    array[:self.batch, :, :used] = buffers[i].numpy()[:self.batch, :, :used]
                 buffers[i] = self._value(array)
         except MemoryError:
             raise Unsupported("S617", f"not enough memory for a cache of {self.batch} x {capacity} tokens",
@@ -164,6 +187,11 @@ class SharedCache(Cache):
 
     def _value(self, array: np.ndarray[Any, Any]) -> onnxruntime.OrtValue:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array, self.device, 0)
+
+
+def _zeros(slot: Slot, batch: int, capacity: int) -> np.ndarray[Any, Any]:
+    """A slot's array; with a window one row more, for what a shape claims beyond the last head. Untouched, it takes no memory."""
+    return np.zeros((batch + bool(slot.window), slot.heads, capacity, slot.width), slot.dtype)
 
 
 class GrowingCache(Cache):

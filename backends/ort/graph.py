@@ -16,19 +16,20 @@ from uaii.backends.ort.manifest import GRAPH, NAME, Manifest
 from uaii.ir.diag import Diagnostic, Malformed, Unsupported
 from uaii.ir.loc import File
 
-KEEP, LENGTH = "num_logits_to_keep", "rope_length"
+KEEP, LENGTH, START = "num_logits_to_keep", "rope_length", "window_start"
 NUMPY: dict[str, np.dtype[Any]] = {"tensor(float)": np.dtype(np.float32), "tensor(float16)": np.dtype(np.float16)}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The graph's shape for the runner: cached tensors, logits' type, whether it can return only the last ones, and whether
-    it is told the length of a text that runs in parts."""
+    """The graph's shape for the runner: cached tensors, logits' type, whether it can return only the last ones, whether it
+    is told the length of a text that runs in parts, and at which key the caches of layers with a window begin."""
 
     slots: tuple[Slot, ...]
     logits: np.dtype[Any]
     keeps: bool
     told: bool
+    starts: bool
 
 
 def load(folder: Path, files: dict[str, int], options: onnxruntime.SessionOptions,
@@ -95,7 +96,9 @@ def layout(session: onnxruntime.InferenceSession, manifest: Manifest) -> Layout:
     optional = {node.name for node in session.get_overridable_initializers()}
     if (manifest.rope_switch is not None) != (LENGTH in optional):
         raise _differs("rope_switch", manifest.rope_switch, f"{'an' if LENGTH in optional else 'no'} input {LENGTH}")
-    return Layout(slots, _numpy(outputs["logits"]), KEEP in optional, LENGTH in optional)
+    if any(manifest.kv_windows) != (START in optional):
+        raise _differs("kv_windows", list(manifest.kv_windows), f"{'an' if START in optional else 'no'} input {START}")
+    return Layout(slots, _numpy(outputs["logits"]), KEEP in optional, LENGTH in optional, START in optional)
 
 
 def _agree(side: str, missing: set[str], unknown: set[str]) -> None:
@@ -117,7 +120,8 @@ def _slot(past: Any, present: str, manifest: Manifest) -> Slot:
     for key, said, found in (("kv_heads", manifest.kv_heads, heads), ("head_dim", manifest.head_dim, width)):
         if said is not None and said != found:
             raise _differs(key, said, f"{found} at {past.name}")
-    return Slot(past.name, present, _numpy(past), heads, width)
+    window = dict(enumerate(manifest.kv_windows)).get(int(past.name.split(".")[1]), 0)
+    return Slot(past.name, present, _numpy(past), heads, width, window=window)
 
 
 def _latent(slots: tuple[Slot, ...], manifest: Manifest) -> tuple[Slot, ...]:

@@ -21,11 +21,12 @@ class Manifest:
 
     `kv_heads` and `head_dim` are None when the layers differ; the graph's own shapes are the truth then.
     `kv_in_place` says that past and present of a layer may be one buffer. `kv_latent` says that its key and value are the same
-    rows, so that one buffer holds both; absent means false. `whole_prompt` says that a token's logits
-    depend on how long its own call makes the sequence (rope of type dynamic), so a prompt runs alone and in one call;
-    absent means false. `rope_switch` is the length in tokens beyond which all keys of a text are rotated otherwise (rope
-    of type longrope), so that a cache serves one side of it; None means that there is none. `files` are names and sizes in
-    bytes.
+    rows, so that one buffer holds both; absent means false. `kv_windows` has for each layer the window in tokens before which
+    its keys need not be handed over, 0 where all are needed; absent means that every layer needs all. `whole_prompt` says that
+    a token's logits depend on how long its own call makes the sequence (rope of type dynamic), so a prompt runs alone and in
+    one call; absent means false. `rope_switch` is the length in tokens beyond which all keys of a text are rotated otherwise
+    (rope of type longrope), so that a cache serves one side of it; None means that there is none. `files` are names and sizes
+    in bytes.
     """
 
     family: str
@@ -37,6 +38,7 @@ class Manifest:
     head_dim: int | None
     kv_in_place: bool
     kv_latent: bool
+    kv_windows: tuple[int, ...]
     whole_prompt: bool
     rope_switch: int | None
     stop_ids: tuple[int, ...]
@@ -62,6 +64,7 @@ def read_manifest(folder: Path, *, hashes: bool = False) -> Manifest:
     return Manifest(entry.text("family"), entry.text("target"), entry.integer("context_length", 1), vocab,
                     entry.integer("layers", 1), entry.optional("kv_heads"), entry.optional("head_dim"),
                     entry.flag("kv_in_place"), "kv_latent" in raw and entry.flag("kv_latent"),
+                    entry.windows("kv_windows", entry.integer("layers", 1)),
                     "whole_prompt" in raw and entry.flag("whole_prompt"),
                     entry.optional("rope_switch"), entry.ids("stop_ids", vocab), files)
 
@@ -158,6 +161,12 @@ class _Entries:
         if not isinstance(value, bool):
             raise self.wrong(key, "true or false")
         return value
+
+    def windows(self, key: str, layers: int) -> tuple[int, ...]:
+        value = self.raw.get(key, [])
+        if not isinstance(value, list) or any(type(x) is not int or x < 0 for x in value) or len(value) not in (0, layers):
+            raise self.wrong(key, f"a list of {layers} whole numbers")
+        return tuple(value)
 
     def ids(self, key: str, vocab: int) -> tuple[int, ...]:
         value = self.raw.get(key)

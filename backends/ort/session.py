@@ -20,7 +20,7 @@ import onnxruntime
 
 from uaii.backends.ort import device as devices
 from uaii.backends.ort.cache import Cache, GrowingCache, SharedCache
-from uaii.backends.ort.graph import KEEP, LENGTH, layout, load, out_of_memory
+from uaii.backends.ort.graph import KEEP, LENGTH, START, layout, load, out_of_memory
 from uaii.backends.ort.manifest import GRAPH, Manifest, read_manifest
 from uaii.ir.diag import Diagnostic, Internal, Malformed, Unsupported, Usage
 from uaii.ir.loc import File
@@ -125,7 +125,7 @@ class Session:
         cache.reserve(longest)
         binding = cache.binding(self._session, row)
         full = (np.arange(longest) < total[:, None]).astype(np.int64)
-        logits = self._run(binding, ids, full, keep, length)
+        logits = self._run(binding, ids, full, keep, length, cache.start(row))
         rows = list(range(cache.batch)) if row is None else [row]
         fresh = [int(n) - cache.lengths[r] for n, r in zip(total, rows, strict=True)]
         cache.advance(binding, row, [line[:n].tolist() for line, n in zip(ids, fresh, strict=True)])
@@ -133,13 +133,13 @@ class Session:
             cache.far[r] = self.manifest.rope_switch is not None and max(int(n), length) > self.manifest.rope_switch
         return logits
 
-    def _run(self, binding: onnxruntime.IOBinding, ids: Ids, mask: Ids, keep: int, length: int) -> Logits:
+    def _run(self, binding: onnxruntime.IOBinding, ids: Ids, mask: Ids, keep: int, length: int, start: int) -> Logits:
         count = ids.shape[1]
         kept = keep if 0 < keep < count else count
         made = kept if self._layout.keeps else count
         out = np.empty((ids.shape[0], made, self.vocab_size), self._layout.logits)
         # onnxruntime borrows the arrays: they must live until the run is over
-        scalars = np.array(kept, np.int64), np.array(length, np.int64)
+        scalars = [np.array(x, np.int64) for x in (kept, length, start)]
         value = onnxruntime.OrtValue.ortvalue_from_numpy
         binding.bind_ortvalue_input("input_ids", value(ids))
         binding.bind_ortvalue_input("attention_mask", value(mask))
@@ -147,6 +147,8 @@ class Session:
             binding.bind_ortvalue_input(KEEP, value(scalars[0]))
         if self._layout.told:
             binding.bind_ortvalue_input(LENGTH, value(scalars[1]))
+        if self._layout.starts:
+            binding.bind_ortvalue_input(START, value(scalars[2]))
         binding.bind_ortvalue_output("logits", value(out))
         try:
             self._session.run_with_iobinding(binding)

@@ -181,18 +181,21 @@ class Rotary(Op, name="rotary", stages="ort"):
 
 
 class KeyLengths(Op, name="key_lengths", stages="ort"):
-    """Real tokens of each row of the mask [B,T], minus one, as the attention kernel counts them: i32 [B]."""
+    """Real tokens of each row of the mask [B,T] from column `start` (0 without it) on, minus one, as the attention kernel counts
+    them: i32 [B]."""
 
     mask: Value
+    start: Value | None = None
 
     def infer(self) -> Tensor:
         return Tensor("i32", self.mask.type.shape[:1])
 
 
 class TotalLength(Op, name="total_length", stages="ort"):
-    """T, the mask's width: i32 []."""
+    """T, the mask's width, less `start` if it is given: i32 []."""
 
     mask: Value
+    start: Value | None = None
 
     def infer(self) -> Tensor:
         return Tensor("i32", ())
@@ -201,8 +204,9 @@ class TotalLength(Op, name="total_length", stages="ort"):
 class Gqa(Op, name="gqa", stages="ort"):
     """com.microsoft GroupQueryAttention: rotates (if cos and sin are given), appends to the cache and attends.
 
-    q [B,S,H*d], k and v [B,S,K*d]; or all three in q as [B,S,(H+2K)*d]. cos and sin [positions, width]. sinks [H] as in
-    attention.
+    q [B,S,H*d], k and v [B,S,K*d]; or all three in q as [B,S,(H+2K)*d]. cos and sin [context, width], read at `positions`
+    [B,S], or at the past's length and on without them: they differ where past, lengths and total begin at a later key than
+    the text's first. sinks [H] as in attention.
     """
 
     q: Value
@@ -215,6 +219,7 @@ class Gqa(Op, name="gqa", stages="ort"):
     cos: Value | None = None
     sin: Value | None = None
     sinks: Value | None = None
+    positions: Value | None = None
     heads: int = 0
     kv_heads: int = 0
     scale: float = 0.0
@@ -230,6 +235,8 @@ class Gqa(Op, name="gqa", stages="ort"):
         self.need(width == (self.heads + (2 * self.kv_heads if packed else 0)) * int(d), f"q is {self.q.type}")
         self.need(packed == (self.v is None), "k and v go together")
         self.need((self.cos is None) == (self.sin is None), "cos and sin go together")
+        self.need(self.positions is None or (self.cos is not None and self.positions.type == Tensor("i64", (b, s))),
+                  "positions are where cos and sin are read")
         self.need(self.sinks is None or self.sinks.type.shape == (self.heads,), "sinks are one logit for each query head")
         cache = self.past_k.type.reshape(b, self.kv_heads, "T", d)
         return self.q.type.reshape(b, s, self.heads * int(d)), cache, cache

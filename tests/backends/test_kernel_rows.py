@@ -93,12 +93,16 @@ def _rows(kind: str, k: int) -> Proof:
 
 
 def _gqa(name: str, d: int = 32, heads: int = 4, turned: int = 0, attrs: str = "", packed: bool = False,
-         feeds: dict[str, Any] | None = None, sinks: bool = False) -> Proof:
+         feeds: dict[str, Any] | None = None, sinks: bool = False, at: int = 0) -> Proof:
+    """`at` is the position of the first new token where it is not the past's length."""
     width = turned // 2
     tables = [f"@{t} : f32[16,{width}] = rope_{t}(rope_freqs(10000.0, {turned}, default), 16, 1.0)" for t in ("cos", "sin")]
     inputs = PAST.format(d=d) + (f", %q: f32[B,S,{(heads + 4) * d}]" if packed else
                                  f", %q: f32[B,S,{heads * d}], %k: f32[B,S,{2 * d}], %v: f32[B,S,{2 * d}]")
     named = ("" if packed else ", k=%k, v=%v") + (", cos=@cos, sin=@sin" if turned else "") + ", sinks=@sinks" * sinks
+    if at:
+        inputs, named = f"{inputs}, %pos: i64[B,S]", f"{named}, positions=%pos"
+        feeds = {"pos": at + np.arange(3)[None]} | (feeds or {})
     return Proof(name, inputs, "\n".join([
         *(tables if turned else []), *([f'@sinks : f32[{heads}] = "sinks":f32[{heads}]'] if sinks else []),
         f"%z, %new_k, %new_v = gqa %q, %past_k, %past_v, %lengths, %total{named} {{heads={heads}, kv_heads=2, "
@@ -249,6 +253,10 @@ PROOFS = [
     Proof("key lengths", "%mask: i64[B,T]", "%z = key_lengths %mask : i32[B]", EXACT),
     Proof("key lengths, padding on the right", "%mask: i64[B,T]", "%z = key_lengths %mask : i32[B]", EXACT, MASKS),
     Proof("total length", "%mask: i64[B,T]", "%z = total_length %mask : i32[]", EXACT),
+    Proof("key lengths from a later key on", "%mask: i64[B,T], %from: i64[]", "%z = key_lengths %mask, start=%from : i32[B]",
+          EXACT, MASKS | {"from": np.array(3)}),
+    Proof("total length from a later key on", "%mask: i64[B,T], %from: i64[]", "%z = total_length %mask, start=%from : i32[]",
+          EXACT, {"from": np.array(3)}),
     _gqa("attention"), _gqa("attention, heads of 8", d=8), _gqa("attention, heads of 80", d=80, heads=2),
     _gqa("attention, a window", attrs=", window=3"), _gqa("attention, a window of one", attrs=", window=1"),
     _gqa("attention, a cap", attrs=", softcap=0.5"), _gqa("attention, cap and window", attrs=", softcap=2.0, window=4"),
@@ -257,6 +265,10 @@ PROOFS = [
     _gqa("attention, packed", packed=True), _gqa("attention, packed and rotated", packed=True, turned=32, attrs=", window=5"),
     _gqa("attention, nothing past", turned=32, feeds=_step(0, 5)),
     _gqa("attention, one new token", turned=32, feeds=_step(9, 1)),
+    _gqa("attention, rotated, from a later key on", turned=32, attrs=", window=3", at=9),
+    _gqa("attention, packed, sinks, from a later key on", packed=True, sinks=True, turned=32, attrs=", window=3", at=9),
+    _gqa("attention, rows of one new token, each elsewhere", turned=32, at=1,
+         feeds=_step(9, 1) | {"pos": np.array([[11], [14]])}),
     _gqa("attention, sinks", sinks=True), _gqa("attention, sinks and a window", sinks=True, attrs=", window=3"),
     _gqa("attention, sinks, packed and rotated", sinks=True, packed=True, turned=32, attrs=", window=5"),
     _gqa("attention, sinks, nothing past", sinks=True, turned=32, feeds=_step(0, 5)),

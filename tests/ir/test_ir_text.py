@@ -179,4 +179,4 @@ def test_every_operation_prints_its_optional_operands_by_name() -> None:
     for kind in OPS.values():
         declared = {n for n in kind.operand_names if kind.defaults.get(n, ...) is None}
         assert declared <= set(optional(kind)), kind.name
-    assert issubclass(OPS["gqa"], Op) and optional(OPS["gqa"]) == ("k", "v", "cos", "sin", "sinks")
+    assert issubclass(OPS["gqa"], Op) and optional(OPS["gqa"]) == ("k", "v", "cos", "sin", "sinks", "positions")

@@ -111,6 +111,8 @@ def key_lengths(op: ops.KeyLengths, e: Emit) -> None:
     minus_one = e.node("Gather", e.const(np.array([-1], np.int64)), padded, outputs=(e.temp("minus_one"),),
                        label="left_padding_is_not_supported_pad_on_the_right")
     less = e.node("Add", count, minus_one, outputs=(e.temp("less"),))
+    if op.start is not None:
+        less = e.node("Sub", less, op.start, outputs=(e.temp("seen"),))
     e.node("Cast", less, to=6)
 
 
@@ -118,14 +120,17 @@ def key_lengths(op: ops.KeyLengths, e: Emit) -> None:
 def total_length(op: ops.TotalLength, e: Emit) -> None:
     width = e.node("Shape", op.mask, outputs=(e.temp("width"),), start=1, end=2)
     scalar = e.node("Squeeze", width, outputs=(e.temp("scalar"),))
+    if op.start is not None:
+        scalar = e.node("Sub", scalar, op.start, outputs=(e.temp("seen"),))
     e.node("Cast", scalar, to=6)
 
 
 @emits(ops.Gqa)
 def gqa(op: ops.Gqa, e: Emit) -> None:
     e.node("GroupQueryAttention", op.q, op.k, op.v, op.past_k, op.past_v, op.lengths, op.total, op.cos, op.sin,
-           None, None, op.sinks, domain=MS, num_heads=op.heads, kv_num_heads=op.kv_heads, scale=op.scale, softcap=op.softcap,
-           local_window_size=op.window or -1, do_rotary=int(op.cos is not None), rotary_interleaved=int(op.interleaved))
+           op.positions, None, op.sinks, domain=MS, num_heads=op.heads, kv_num_heads=op.kv_heads, scale=op.scale,
+           softcap=op.softcap, local_window_size=op.window or -1, do_rotary=int(op.cos is not None),
+           rotary_interleaved=int(op.interleaved))
 
 
 @emits(ops.LatentGqa)
