@@ -6,61 +6,75 @@ from typing import Any
 
 import numpy as np
 
-from uaii.backends import blocks, recipes
+from uaii.backends import recipes
+from uaii.backends.rows import Weights, stretches, whole
 from uaii.ir import ops
 from uaii.ir.core import Graph, Op, Value, Weight
 from uaii.ir.diag import Internal
-from uaii.ir.types import FLOATS
 
 Array = Any  # NumPy's own stubs widen to Any at every turn
 Rule = Callable[..., Any]
+Watch = Callable[[Op, dict[str, Any]], None]
 RULES: dict[type[Op], Rule] = {}
+BY_ROWS: dict[type[Op], tuple[str, ...]] = {}
 
 
-def means(kind: type[Op]) -> Callable[[Rule], Rule]:
-    """Registers the meaning of an op: operands and attributes by name, arrays out."""
+def means(kind: type[Op], *by_rows: str) -> Callable[[Rule], Rule]:
+    """Registers the meaning of an op: operands and attributes by name, arrays out. Of the operands in `by_rows` it only takes
+    the length, and rows by index or slice, so that they need not be there whole."""
     def put(rule: Rule) -> Rule:
         if kind in RULES:
             raise TypeError(f"{kind.name} has two meanings")
+        BY_ROWS[kind] = by_rows
         return RULES.setdefault(kind, rule)
     return put
 
 
-def evaluate(graph: Graph, feeds: Mapping[str, Array], source: recipes.Source) -> list[Array]:
-    """The graph's outputs. Feeds are by input name; an input with a default may be left out."""
+def has_meaning(graph: Graph) -> bool:
+    """Whether the graph can be evaluated: a scaled rotation means what fold-rope says, so it has no meaning before that."""
+    return all(type(op) in RULES and not (isinstance(op, ops.Rope) and op.scaling) for op in graph.ops)
+
+
+def evaluate(graph: Graph, feeds: Mapping[str, Array], source: recipes.Source, watch: Watch | None = None) -> list[Array]:
+    """The graph's outputs. Feeds are by input name; an input with a default may be left out. `watch` sees every op with its
+    operands' values. Weights are computed when an op takes them and let go after it, values after their last use."""
     env: dict[Value, Any] = {v: feeds[v.name] if v.default is None or v.name in feeds else np.int64(v.default)
                              for v in graph.inputs}
-    for w in graph.weights.values():
-        env[w] = weight(w, graph, source)
+    weights = Weights(graph, source)
+    last = {v: op for op in graph.ops for v in op.operands}
     for op in graph.ops:
         if type(op) not in RULES:
             raise Internal("R001", f"{op.name} has no reference meaning", op.loc)
-        args = {n: env[v] if (v := getattr(op, n)) is not None else None for n in op.operand_names}
+        args = {n: weights.take(v, n in BY_ROWS[type(op)]) if isinstance(v, Weight) else None if v is None else env[v]
+                for n in op.operand_names for v in (getattr(op, n),)}
+        if watch:
+            watch(op, args)
         got = RULES[type(op)](**args, **op.attrs)
         env |= zip(op.results, got if isinstance(got, tuple) else (got,), strict=True)
-    return [env[v] for v in graph.outputs]
+        for v in {*op.operands, *op.results} - set(graph.outputs):
+            if last.get(v) in (op, None):
+                env.pop(v, None)
+    return [weights.take(v) if isinstance(v, Weight) else env[v] for v in graph.outputs]
 
 
 def weight(w: Weight, graph: Graph, source: recipes.Source) -> Array:
     """A weight's values: floats and blocks as f64, packed integers as they are."""
-    if w.recipe.op == "view":
-        return weight(graph.weights[w.recipe.args[0]], graph, source).reshape(w.type.sizes)
-    values = recipes.evaluate(w.recipe, source)
-    if w.type.elem in FLOATS:
-        return recipes.widen(values, w.type.elem).astype(np.float64)
-    if w.type.elem in recipes.DTYPES:
-        return values
-    return blocks.dequantise(values, w.type.elem).astype(np.float64)
+    return whole(w, graph, source)
 
 
-@means(ops.Embedding)
+def _product(x: Array, weight: Callable[[slice], Array], rows: int) -> Array:
+    """x @ weight.T, so many rows of it at a time that they fit the memory."""
+    return np.concatenate([x @ weight(at).T for at in stretches(rows, x.shape[-1])], -1)
+
+
+@means(ops.Embedding, "table")
 def embedding(ids: Array, table: Array) -> Array:
     return table[ids]
 
 
-@means(ops.Linear)
+@means(ops.Linear, "weight")
 def linear(x: Array, weight: Array, bias: Array | None) -> Array:
-    return x @ weight.T + (0 if bias is None else bias)
+    return _product(x, weight.__getitem__, len(weight)) + (0 if bias is None else bias)
 
 
 @means(ops.RmsNorm)
@@ -256,9 +270,9 @@ def grid_rows(x: Array, shape: Array) -> Array:
     return x.reshape(shape)
 
 
-@means(ops.Gemm)
+@means(ops.Gemm, "weight")
 def gemm(y: Array, x: Array, weight: Array) -> Array:
-    return y + x @ weight.T
+    return y + linear(x, weight, None)
 
 
 def _unpack(quants: Array, bits: int) -> Array:
@@ -267,16 +281,17 @@ def _unpack(quants: Array, bits: int) -> Array:
     return np.stack(fields, -1).reshape(*quants.shape[:-1], -1).astype(np.float64) - (1 << (bits - 1))
 
 
-@means(ops.MatMulNBits)
+@means(ops.MatMulNBits, "quants", "scales")
 def matmul_nbits(x: Array, quants: Array, scales: Array, bias: Array | None, bits: int, block: int,
                  int8_activations: bool) -> Array:
-    w = (_unpack(quants, bits) * scales[..., None]).reshape(len(quants), -1)
-    return linear(x, w, bias)
+    def rows(at: slice) -> Array:
+        return (_unpack(quants[at], bits) * scales[at][..., None]).reshape(-1, x.shape[-1])
+    return _product(x, rows, len(quants)) + (0 if bias is None else bias)
 
 
-@means(ops.EmbeddingNBits)
+@means(ops.EmbeddingNBits, "quants", "scales")
 def embedding_nbits(ids: Array, quants: Array, scales: Array, bits: int, block: int) -> Array:
-    return _unpack(quants, bits)[ids] * scales[ids].repeat(block, -1)
+    return _unpack(quants[ids], bits) * scales[ids].repeat(block, -1)
 
 
 @means(ops.BlockSum)
@@ -318,8 +333,8 @@ def gqa(q: Array, k: Array | None, v: Array | None, past_k: Array, past_v: Array
     return attended
 
 
-def route(logits: Array, correction: Array | None, r: ops.Routed) -> Array:
-    """The weight of every expert [...,X], 0 for those not chosen."""
+def biased_scores(logits: Array, correction: Array | None, r: ops.Routed) -> tuple[Array, Array]:
+    """The scores of all experts [...,X], and what they are chosen by: minus infinity outside the groups that stay."""
     e = np.exp(logits - logits.max(-1, keepdims=True))
     scores = e / e.sum(-1, keepdims=True) if r.scores == "softmax" else 1 / (1 + np.exp(-logits))
     biased = scores if correction is None else scores + correction
@@ -328,46 +343,61 @@ def route(logits: Array, correction: Array | None, r: ops.Routed) -> Array:
         best = np.sort(runs, -1)[..., -(1 if r.group_score == "max" else 2):].sum(-1)
         floor = np.sort(best, -1)[..., -r.groups_used, None]
         biased = np.where((best >= floor)[..., None], runs, -np.inf).reshape(biased.shape)
+    return scores, biased
+
+
+def route(logits: Array, correction: Array | None, r: ops.Routed) -> Array:
+    """The weight of every expert [...,X], 0 for those not chosen."""
+    scores, biased = biased_scores(logits, correction, r)
     chosen = biased >= np.sort(biased, -1)[..., -r.top_k, None]
     w = np.where(chosen, scores, 0)
     return w / (np.maximum(w.sum(-1, keepdims=True), r.floor) if r.renormalise else 1) * r.scale
 
 
-@means(ops.MixtureOfExperts)
-def mixture_of_experts(x: Array, logits: Array, gate: Array, up: Array, down: Array, correction: Array | None,
-                       gate_bias: Array | None, up_bias: Array | None, down_bias: Array | None, **how: Any) -> Array:
-    r = ops.Routed(**how)
+def _experts(x: Array, logits: Array, correction: Array | None, r: ops.Routed, expert: Callable[[int], Array]) -> Array:
+    """The shares of the experts that some token chose. `expert` has the matrices of one: (weight, bias) of gate, up, down."""
     shares, out = route(logits, correction, r), np.zeros_like(x)
-    for e in range(len(gate)):
-        g = linear(x, gate[e], None if gate_bias is None else gate_bias[e])
-        u = linear(x, up[e], None if up_bias is None else up_bias[e])
+    for e in np.flatnonzero(shares.reshape(-1, shares.shape[-1]).any(0)).tolist():
+        gate, up, down = expert(e)
+        g, u = linear(x, *gate), linear(x, *up)
         if r.limit:
             g, u = np.minimum(g, r.limit), np.clip(u, -r.limit, r.limit)
         h = (u + r.beta) * g * (1 + np.tanh(r.alpha * g / 2)) / 2
-        out = out + shares[..., e, None] * linear(h, down[e], None if down_bias is None else down_bias[e])
+        out = out + shares[..., e, None] * linear(h, *down)
     return out
 
 
-@means(ops.ExpertKernel)
+@means(ops.MixtureOfExperts, "gate", "up", "down")
+def mixture_of_experts(x: Array, logits: Array, gate: Array, up: Array, down: Array, correction: Array | None,
+                       gate_bias: Array | None, up_bias: Array | None, down_bias: Array | None, **how: Any) -> Array:
+    halves = ((gate, gate_bias), (up, up_bias), (down, down_bias))
+    return _experts(x, logits, correction, ops.Routed(**how), lambda e: [(w[e], None if b is None else b[e]) for w, b in halves])
+
+
+@means(ops.ExpertKernel, "fc1", "fc2", "fc1_scales", "fc2_scales")
 def expert_kernel(x: Array, logits: Array, fc1: Array, fc2: Array, fc1_scales: Array | None, fc2_scales: Array | None,
                   correction: Array | None, fc1_bias: Array | None, fc2_bias: Array | None, bits: int, block: int,
                   int8_activations: bool, **how: Any) -> Array:
-    if fc1_scales is not None and fc2_scales is not None:
-        fc1, fc2 = (_unpack(q, bits) * s.repeat(block, -1) for q, s in ((fc1, fc1_scales), (fc2, fc2_scales)))
-    biases = (None, None) if fc1_bias is None else (fc1_bias[:, 0::2], fc1_bias[:, 1::2])
-    return mixture_of_experts(x, logits, fc1[:, 0::2], fc1[:, 1::2], fc2, correction, *biases, fc2_bias, **how)
+    def expert(e: int) -> Array:
+        both, down = (w[e] if s is None else _unpack(w[e], bits) * s[e].repeat(block, -1)
+                      for w, s in ((fc1, fc1_scales), (fc2, fc2_scales)))
+        gate_bias, up_bias = (None, None) if fc1_bias is None else (fc1_bias[e, 0::2], fc1_bias[e, 1::2])
+        return (both[0::2], gate_bias), (both[1::2], up_bias), (down, None if fc2_bias is None else fc2_bias[e])
+    return _experts(x, logits, correction, ops.Routed(**how), expert)
 
 
-@means(ops.ExpertBranches)
+@means(ops.ExpertBranches, "fc1", "fc1_scales", "fc1_offsets", "fc2", "fc2_scales", "fc2_offsets")
 def expert_branches(x: Array, logits: Array, fc1: Array, fc1_scales: Array, fc2: Array, fc2_scales: Array,
                     fc1_offsets: Array | None, fc2_offsets: Array | None, correction: Array | None, fc1_bias: Array | None,
                     fc2_bias: Array | None, bits1: int, block1: int, bits2: int, block2: int, int8_activations: bool,
                     **how: Any) -> Array:
-    fc1, fc2 = ((_unpack(q, bits) * s[..., None] + (0 if o is None else o[..., None])).reshape(*q.shape[:2], -1)
-                for q, s, o, bits in ((fc1, fc1_scales, fc1_offsets, bits1), (fc2, fc2_scales, fc2_offsets, bits2)))
-    half = fc1.shape[1] // 2
-    biases = (None, None) if fc1_bias is None else (fc1_bias[:, :half], fc1_bias[:, half:])
-    return mixture_of_experts(x, logits, fc1[:, :half], fc1[:, half:], fc2, correction, *biases, fc2_bias, **how)
+    def expert(e: int) -> Array:
+        both, down = ((_unpack(q[e], bits) * s[e][..., None] + (0 if o is None else o[e][..., None])).reshape(q.shape[1], -1)
+                      for q, s, o, bits in ((fc1, fc1_scales, fc1_offsets, bits1), (fc2, fc2_scales, fc2_offsets, bits2)))
+        gate_bias, up_bias = (None, None) if fc1_bias is None else np.split(fc1_bias[e], 2)
+        gate, up = np.split(both, 2)
+        return (gate, gate_bias), (up, up_bias), (down, None if fc2_bias is None else fc2_bias[e])
+    return _experts(x, logits, correction, ops.Routed(**how), expert)
 
 
 @means(ops.LatentAttention)

@@ -15,7 +15,7 @@ def slices(recipe: Recipe) -> Iterator[Recipe]:
     """The recipe in consecutive slices of its first axis, each about LARGE; whole where it is small or cannot be cut."""
     count = recipe.type.sizes[0] if recipe.type.rank else 1
     step = max(1, count * LARGE // max(1, recipe.type.nbytes))
-    if step >= count or not _divides(recipe):
+    if step >= count or not divides(recipe):
         yield recipe
         return
     for start in range(0, count, step):
@@ -48,15 +48,15 @@ def _of_parts(recipe: Recipe, start: int, stop: int) -> Recipe:
     return pieces[0] if len(pieces) == 1 else make("concat", *pieces)
 
 
-def _divides(recipe: Recipe) -> bool:
+def divides(recipe: Recipe) -> bool:
     """Whether every step from the stored tensors keeps the first axis."""
     if recipe.op in ("load", "stack"):
         return True
     if recipe.op == "concat":
-        return all(map(_divides, recipe.args))
+        return all(map(divides, recipe.args))
     if recipe.op == "reshape":
         x, shape = recipe.args
-        return bool(x.type.rank > 2 and shape[0] == x.type.sizes[0]) and _divides(x)
+        return bool(x.type.rank > 2 and shape[0] == x.type.sizes[0]) and divides(x)
     if recipe.op == "transpose" and recipe.type.rank == 2:
         return False
-    return recipe.op in ALIKE and all(a.type.rank > 1 and _divides(a) for a in recipe.args if isinstance(a, Recipe))
+    return recipe.op in ALIKE and all(a.type.rank > 1 and divides(a) for a in recipe.args if isinstance(a, Recipe))
