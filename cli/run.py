@@ -192,15 +192,20 @@ def prompt_ids(model: Any, prompt: str | None, file: Path | None, token_ids: str
                system: str | None, conversation: dict[str, Any]) -> list[int]:
     """The prompt's ids, from whichever option gave it; stdin when none did."""
     if token_ids is not None:
-        try:
-            return [int(x) for x in token_ids.replace(" ", "").split(",") if x]
-        except ValueError:
-            raise Usage("U033", f"--token-ids takes whole numbers with commas between, not {token_ids!r}") from None
+        return ids_of(token_ids)
     text = prompt if prompt is not None else read(file)
     if chatting:
         turns = [{"role": "system", "content": system}] if system is not None else []
         return list(model.chat_ids([*turns, {"role": "user", "content": text}], **conversation))
     return list(model.tokenizer.encode(text))
+
+
+def ids_of(text: str) -> list[int]:
+    """The ids of --token-ids. Raises Usage U033."""
+    try:
+        return [int(x) for x in text.replace(" ", "").split(",") if x]
+    except ValueError:
+        raise Usage("U033", f"--token-ids takes whole numbers with commas between, not {text!r}") from None
 
 
 def read(file: Path | None) -> str:

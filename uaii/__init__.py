@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from uaii.inspection import inspect
     from uaii.ir.diag import Diagnostic, Internal, Malformed, Unsupported, Usage
     from uaii.model import Model, load
+    from uaii.verification import verify
 
 _LAZY = {"Artifact": "compiler", "compile": "compiler", "inspect": "inspection", "Diagnostic": "ir.diag",
          "Internal": "ir.diag", "Malformed": "ir.diag", "Unsupported": "ir.diag", "Usage": "ir.diag", "Model": "model",
-         "load": "model"}
+         "load": "model", "verify": "verification"}
 __all__ = ["Artifact", "Diagnostic", "Internal", "Malformed", "Model", "Unsupported", "Usage", "__version__", "compile",
-           "inspect", "load"]
+           "inspect", "load", "verify"]
 
 
 def __getattr__(name: str) -> Any:

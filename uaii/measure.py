@@ -1,6 +1,8 @@
 """What a graph costs: bytes on disk, weight bytes read for a token, cache bytes kept for a token."""
 from __future__ import annotations
 
+from uaii.backends.reference import BY_ROWS
+from uaii.backends.rows import held
 from uaii.ir.core import Graph, Op, Weight
 from uaii.ir.diag import Unsupported
 from uaii.ir.ops import Embedding, EmbeddingNBits, Gqa, LatentAttention, LatentGqa, Routed
@@ -50,6 +52,22 @@ def fits_memory(graph: Graph) -> None:
         raise Unsupported("C402", f"weight {largest.name} is {size(largest.type.nbytes)} which exceeds the memory of this "
                           f"process, {size(total)}", largest.loc, why="a run holds every weight in memory",
                           hint="use a quantized GGUF, or a machine with more memory")
+
+
+def fits_reference(graph: Graph) -> None:
+    """Raises Unsupported C403 when the reference cannot hold what one op takes of its weights, in f64."""
+    from uaii.cli.doctor import memory
+    from uaii.cli.shell import size
+
+    total, _ = memory()
+    needs = [(sum(held(w, n in BY_ROWS[type(op)]) for n in op.operand_names if isinstance(w := getattr(op, n), Weight)), op)
+             for op in graph.ops]
+    most, op = max(needs, key=lambda need: need[0])
+    if 0 < total < most:
+        w = max((v for v in op.operands if isinstance(v, Weight)), key=lambda v: v.type.count)
+        raise Unsupported("C403", f"the reference needs {size(most)} for weight {w.name}, which exceeds the memory of this "
+                          f"process, {size(total)}", w.loc, why="what an op takes of its weights is computed in f64",
+                          hint="verify on a machine with more memory")
 
 
 def cache_per_token(graph: Graph) -> int:

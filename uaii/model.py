@@ -35,8 +35,7 @@ class Model:
     def tokenizer(self) -> Tokenizer:
         """Raises Unsupported K520 when the artifact ships none."""
         if self._tokenizer is None:
-            raise Unsupported("K520", "this artifact has no tokenizer: the checkpoint it was compiled from had none",
-                              File(str(self.folder)), hint="give --token-ids, or compile from a folder with tokenizer files")
+            raise no_tokenizer(self.folder)
         return self._tokenizer
 
     def stream(self) -> TextStream | None:
@@ -102,6 +101,12 @@ class Model:
         """The assistant's next message; `options` as in `chat_ids`."""
         ids = self.chat_ids(messages, parse_special=parse_special, **options)
         return self.start(ids, max_new_tokens=max_new_tokens, sampling=sampling).run().text
+
+
+def no_tokenizer(folder: Path) -> Unsupported:
+    """The refusal of a text for an artifact that ships no tokenizer."""
+    return Unsupported("K520", "this artifact has no tokenizer: the checkpoint it was compiled from had none",
+                       File(str(folder)), hint="give --token-ids, or compile from a folder with tokenizer files")
 
 
 def _warn(text: str) -> None:
