@@ -35,9 +35,14 @@ def has_meaning(graph: Graph) -> bool:
     return all(type(op) in RULES and not (isinstance(op, ops.Rope) and op.scaling) for op in graph.ops)
 
 
-def evaluate(graph: Graph, feeds: Mapping[str, Array], source: recipes.Source, watch: Watch | None = None) -> list[Array]:
+def evaluate(graph: Graph, feeds: Mapping[str, Array], source: recipes.Source, watch: Watch | None = None,
+             rounds: Callable[[Op], bool] = lambda op: False) -> list[Array]:
     """The graph's outputs. Feeds are by input name; an input with a default may be left out. `watch` sees every op with its
-    operands' values. Weights are computed when an op takes them and let go after it, values after their last use."""
+    operands' values. Weights are computed when an op takes them and let go after it, values after their last use.
+
+    int8_activations is a liberty of the kernel and means nothing here, but where `rounds` says so: then the op's activations
+    are rounded as the kernel rounds them.
+    """
     env: dict[Value, Any] = {v: feeds[v.name] if v.default is None or v.name in feeds else np.int64(v.default)
                              for v in graph.inputs}
     weights = Weights(graph, source)
@@ -49,7 +54,8 @@ def evaluate(graph: Graph, feeds: Mapping[str, Array], source: recipes.Source, w
                 for n in op.operand_names for v in (getattr(op, n),)}
         if watch:
             watch(op, args)
-        got = RULES[type(op)](**args, **op.attrs)
+        also = {"rounded": True} if op.attrs.get("int8_activations") and rounds(op) else {}
+        got = RULES[type(op)](**args, **op.attrs, **also)
         env |= zip(op.results, got if isinstance(got, tuple) else (got,), strict=True)
         for v in {*op.operands, *op.results} - set(graph.outputs):
             if last.get(v) in (op, None):
@@ -275,6 +281,14 @@ def gemm(y: Array, x: Array, weight: Array) -> Array:
     return y + linear(x, weight, None)
 
 
+def int8(x: Array, block: int) -> Array:
+    """x as a kernel of accuracy level 4 sees it: each block rounded to int8 by its largest magnitude over 127 (mlas)."""
+    blocks = x.reshape(*x.shape[:-1], -1, block)
+    scale = np.maximum(np.abs(blocks).max(-1, keepdims=True), 1e-300) / 127
+    rounded: Array = np.rint(blocks / scale) * scale
+    return rounded.reshape(x.shape)
+
+
 def _unpack(quants: Array, bits: int) -> Array:
     """u8 [..., bytes], low bits first, to signed integers around 2^(bits-1)."""
     fields = [(quants >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
@@ -283,7 +297,9 @@ def _unpack(quants: Array, bits: int) -> Array:
 
 @means(ops.MatMulNBits, "quants", "scales")
 def matmul_nbits(x: Array, quants: Array, scales: Array, bias: Array | None, bits: int, block: int,
-                 int8_activations: bool) -> Array:
+                 int8_activations: bool, rounded: bool = False) -> Array:
+    x = int8(x, block) if rounded else x
+
     def rows(at: slice) -> Array:
         return (_unpack(quants[at], bits) * scales[at][..., None]).reshape(-1, x.shape[-1])
     return _product(x, rows, len(quants)) + (0 if bias is None else bias)
@@ -354,15 +370,19 @@ def route(logits: Array, correction: Array | None, r: ops.Routed) -> Array:
     return w / (np.maximum(w.sum(-1, keepdims=True), r.floor) if r.renormalise else 1) * r.scale
 
 
-def _experts(x: Array, logits: Array, correction: Array | None, r: ops.Routed, expert: Callable[[int], Array]) -> Array:
-    """The shares of the experts that some token chose. `expert` has the matrices of one: (weight, bias) of gate, up, down."""
+def _experts(x: Array, logits: Array, correction: Array | None, r: ops.Routed, expert: Callable[[int], Array],
+             rounded: tuple[int, int] | None = None) -> Array:
+    """The shares of the experts that some token chose. `expert` has the matrices of one: (weight, bias) of gate, up, down.
+    `rounded` has the blocks in which the two activations are rounded to int8."""
     shares, out = route(logits, correction, r), np.zeros_like(x)
+    x = int8(x, rounded[0]) if rounded else x
     for e in np.flatnonzero(shares.reshape(-1, shares.shape[-1]).any(0)).tolist():
         gate, up, down = expert(e)
         g, u = linear(x, *gate), linear(x, *up)
         if r.limit:
             g, u = np.minimum(g, r.limit), np.clip(u, -r.limit, r.limit)
         h = (u + r.beta) * g * (1 + np.tanh(r.alpha * g / 2)) / 2
+        h = int8(h, rounded[1]) if rounded else h
         out = out + shares[..., e, None] * linear(h, *down)
     return out
 
@@ -377,27 +397,27 @@ def mixture_of_experts(x: Array, logits: Array, gate: Array, up: Array, down: Ar
 @means(ops.ExpertKernel, "fc1", "fc2", "fc1_scales", "fc2_scales")
 def expert_kernel(x: Array, logits: Array, fc1: Array, fc2: Array, fc1_scales: Array | None, fc2_scales: Array | None,
                   correction: Array | None, fc1_bias: Array | None, fc2_bias: Array | None, bits: int, block: int,
-                  int8_activations: bool, **how: Any) -> Array:
+                  int8_activations: bool, rounded: bool = False, **how: Any) -> Array:
     def expert(e: int) -> Array:
         both, down = (w[e] if s is None else _unpack(w[e], bits) * s[e].repeat(block, -1)
                       for w, s in ((fc1, fc1_scales), (fc2, fc2_scales)))
         gate_bias, up_bias = (None, None) if fc1_bias is None else (fc1_bias[e, 0::2], fc1_bias[e, 1::2])
         return (both[0::2], gate_bias), (both[1::2], up_bias), (down, None if fc2_bias is None else fc2_bias[e])
-    return _experts(x, logits, correction, ops.Routed(**how), expert)
+    return _experts(x, logits, correction, ops.Routed(**how), expert, (block, block) if rounded else None)
 
 
 @means(ops.ExpertBranches, "fc1", "fc1_scales", "fc1_offsets", "fc2", "fc2_scales", "fc2_offsets")
 def expert_branches(x: Array, logits: Array, fc1: Array, fc1_scales: Array, fc2: Array, fc2_scales: Array,
                     fc1_offsets: Array | None, fc2_offsets: Array | None, correction: Array | None, fc1_bias: Array | None,
                     fc2_bias: Array | None, bits1: int, block1: int, bits2: int, block2: int, int8_activations: bool,
-                    **how: Any) -> Array:
+                    rounded: bool = False, **how: Any) -> Array:
     def expert(e: int) -> Array:
         both, down = ((_unpack(q[e], bits) * s[e][..., None] + (0 if o is None else o[e][..., None])).reshape(q.shape[1], -1)
                       for q, s, o, bits in ((fc1, fc1_scales, fc1_offsets, bits1), (fc2, fc2_scales, fc2_offsets, bits2)))
         gate_bias, up_bias = (None, None) if fc1_bias is None else np.split(fc1_bias[e], 2)
         gate, up = np.split(both, 2)
         return (gate, gate_bias), (up, up_bias), (down, None if fc2_bias is None else fc2_bias[e])
-    return _experts(x, logits, correction, ops.Routed(**how), expert)
+    return _experts(x, logits, correction, ops.Routed(**how), expert, (block1, block2) if rounded else None)
 
 
 @means(ops.LatentAttention)

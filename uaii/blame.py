@@ -9,7 +9,7 @@ from typing import Any
 
 from uaii.backends.onnx.compare import Found
 from uaii.compiler import Compiled
-from uaii.distances import Distance, difference
+from uaii.distances import INT8, Distance, difference
 from uaii.ir.diag import Internal
 from uaii.ir.loc import File
 from uaii.ir.text import show
@@ -73,7 +73,7 @@ def _after_the_passes(runs: Sequence[Distance], weights: Found) -> str:
         return "the weights in the artifact are not the checkpoint's (damaged, edited, or the checkpoint has changed since)"
     if weights.nodes:
         return "model.onnx is not what its last graph is written as"
-    if all(run.ok for run in runs if run.activations == "f32") and any(run.activations == "int8" for run in runs):
+    if all(run.ok for run in runs if run.activations != INT8) and any(run.activations == INT8 for run in runs):
         return "with f32 activations the artifact is right, so the kernels for int8 activations are not"
     return "the emission is wrong, or onnxruntime is"
 

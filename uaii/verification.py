@@ -4,8 +4,8 @@ from __future__ import annotations
 import platform
 import resource
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from uaii.backends.ort.session import Session
 from uaii.backends.reference import has_meaning
 from uaii.blame import After, after_passes, failed
 from uaii.compiler import Compiled, begin, rewrite
-from uaii.distances import Choices, Distance, choices, difference, distance
+from uaii.distances import EXPERTS, F32, INT8, Choices, Distance, choices, difference, distance
 from uaii.explanation import explain
-from uaii.ir.core import Graph
+from uaii.ir.core import Graph, Op
 from uaii.ir.diag import Diagnostic, Usage
+from uaii.ir.ops import ExpertKernel
 from uaii.measure import fits_reference
 from uaii.sources import reopened
 from uaii.texts import Text, text_of
@@ -120,7 +121,7 @@ def _judge(r: Report, manifest: Manifest, done: Compiled, said: dict[str, Any], 
     r.weights = compare(r.artifact, done.graph, emit(done.graph), done.checkpoint, said, partial(tell, "weights"))
     switch, count = manifest.rope_switch, len(r.text.ids)
     meaning = Meaning(graph, done.checkpoint, r.text.ids, switch, partial(tell, "reference"))
-    _runs(r, manifest, meaning, r.text, threads, tell)
+    _runs(r, manifest, meaning, done.graph, threads, tell)
     calls = ways(count)[PARTS if count > 1 and (switch is None or count <= switch) else WHOLE]
     if base != first:
         before = Meaning(done.snapshots[first][1], done.checkpoint, r.text.ids, switch, partial(tell, "before rounding"))
@@ -130,7 +131,7 @@ def _judge(r: Report, manifest: Manifest, done: Compiled, said: dict[str, Any], 
         r.passes.append(after)
         if not (passes or after.ok):
             break
-    r.notes += unreached(graph, count, switch)
+    r.notes += unreached(graph, count, switch, manifest.context_length)
     if wrong or not all(after.ok for after in r.passes):
         r.error = failed(r.artifact, r.source["path"], r.runs, r.weights, r.passes)
 
@@ -146,27 +147,39 @@ def _lossy(graph: Graph) -> bool:
     return any(part.op in LOSSY for w in graph.weights.values() for part in w.recipe.parts)
 
 
-def _runs(r: Report, manifest: Manifest, meaning: Meaning, text: Text, threads: int | None, tell: Progress) -> None:
-    """With f32 activations at once and in two parts, where kernels round them; then as the artifact is, every way. One session
-    at a time is open."""
-    every = ways(len(text.ids))
+def _runs(r: Report, manifest: Manifest, meaning: Meaning, last: Graph, threads: int | None, tell: Progress) -> None:
+    """With f32 activations at once and in two parts, where kernels round them; then as the artifact is, every way. `last` is the
+    graph that was emitted. One session at a time is open."""
+    every = ways(len(meaning.ids))
     wanted = {name: meaning.rows(calls) for name, calls in every.items()}
-    if meaning.margins:
-        r.choices = choices([np.concatenate(parts) for parts in meaning.margins.values()])
+    r.choices = choices([np.concatenate(parts) for parts in meaning.margins.values()]) if meaning.margins else None
 
-    def beside(session: Session, activations: str, names: Iterable[str]) -> None:
+    def beside(session: Session, activations: str, names: Iterable[str], expected: float) -> None:
         tied = r.choices.first(activations) if r.choices else None
         for name in names:
-            got = answers(session, text.ids, every[name], partial(tell, f"onnxruntime, {name}"))
-            r.runs.append(distance(name, activations, got, wanted[name], tied))
+            got = answers(session, meaning.ids, every[name], partial(tell, f"onnxruntime, {name}"))
+            r.runs.append(replace(distance(name, activations, got, wanted[name], tied), expected=expected))
+        if r.choices and (at := r.choices.tied[activations]):
+            r.notes.append(f"activations {activations}: rounding may choose other experts in {len(at)} of {r.choices.count} "
+                           f"choices, first at position {at[0]}; noise is of the median position, a difference of those before")
+
+    def expected(activations: str, rounds: Callable[[Op], bool]) -> float:
+        """The noise of the reference when it rounds the same activations; 0 when no op does."""
+        if not any(op.attrs.get("int8_activations") and rounds(op) for op in last.ops):
+            return 0.0
+        rounded = Meaning(last, meaning.source, meaning.ids, meaning.switch, partial(tell, "reference, int8"), rounds)
+        return distance(WHOLE, activations, rounded.rows(every[WHOLE]), wanted[WHOLE],
+                        r.choices.first(activations) if r.choices else None).noise
 
     with exact_session(r.artifact, manifest, threads) as exact:
         if exact:
-            beside(exact, "f32", [name for name in every if name != STEPS])
-    rounds = exact is not None
+            left = expected(EXPERTS, always_int8)
+            beside(exact, EXPERTS if left else F32, [name for name in every if name != STEPS], left)
     del exact
-    beside(Session.open(r.artifact, threads=threads, device="cpu"), "int8" if rounds else "f32", every)
-    for activations in dict.fromkeys(run.activations for run in r.runs):
-        if r.choices and (at := r.choices.tied[activations]):
-            r.notes.append(f"with {activations} activations rounding may choose other experts in {len(at)} of {r.choices.count} "
-                           f"choices, first at position {at[0]}: f32 is judged before it, int8 by its median position")
+    as_it_is = expected(INT8, lambda op: True)
+    beside(Session.open(r.artifact, threads=threads, device="cpu"), INT8 if as_it_is else F32, every, as_it_is)
+
+
+def always_int8(op: Op) -> bool:
+    """Whether the op's kernel rounds activations whatever its accuracy level: onnxruntime's QMoE does with 8 bits."""
+    return isinstance(op, ExpertKernel) and op.bits == 8

@@ -60,6 +60,7 @@ class Meaning:
     ids: Sequence[int]
     switch: int | None = None
     tell: Callable[[int, int], None] = lambda done, total: None
+    rounds: Callable[[Op], bool] = lambda op: False  # ops whose activations are rounded as their kernels do
     margins: dict[Op, list[Array]] = field(default_factory=dict)  # of each layer's choices of experts, see `margin`
     _known: dict[Any, Array] = field(default_factory=dict)
 
@@ -99,7 +100,8 @@ class Meaning:
 
         for start, stop in calls:
             feeds = {"input_ids": np.array([self.ids[start:stop]]), "attention_mask": np.ones((1, stop), np.int64)} | cache
-            made = dict(zip(self.graph.output_names, reference.evaluate(self.graph, feeds, self.source, watch), strict=True))
+            made = dict(zip(self.graph.output_names, reference.evaluate(self.graph, feeds, self.source, watch, self.rounds),
+                            strict=True))
             parts.append(made["logits"][0])
             cache = {name: made[name.replace("past_key_values.", "present.", 1)] for name in cache}
         logits = np.concatenate(parts)
@@ -110,14 +112,15 @@ class Meaning:
         return logits
 
 
-def unreached(graph: Graph, count: int, switch: int | None) -> list[str]:
+def unreached(graph: Graph, count: int, switch: int | None, context: int) -> list[str]:
     """What a text of so many tokens does not show of the model, and how long a text would."""
     windows = sorted({op.window for op in graph.ops if isinstance(op, ops.Attention | ops.Gqa) and op.window})
     bounds = [(f"a window of {w} tokens", w) for w in windows]
     bounds += [("the switch of longrope's factors", switch)] if switch else []
     bounds += [("the length from which on rope is rescaled", n) for n in sorted(
         {op.max_positions for op in graph.ops if isinstance(op, ops.DynamicFreqs)})]
-    return [f"{what} is not passed by {count} tokens; --tokens {n + 2} passes it" for what, n in bounds if n >= count]
+    missed = [(what, n) for what, n in bounds if count <= n < context - 1]
+    return [f"{what} is not passed by {count} tokens; --tokens {n + 2} passes it" for what, n in missed]
 
 
 def margin(op: ops.MixtureOfExperts, logits: Array, correction: Array | None) -> Array:

@@ -14,7 +14,7 @@ from uaii.backends.ort.manifest import GRAPH, Manifest
 from uaii.backends.ort.session import Session
 
 LEVEL = "accuracy_level"  # of MatMulNBits and QMoE: 4 rounds activations to int8, 0 and 1 leave them in f32
-F32, INT8 = 1, 4
+F32, INT8 = 0, 4
 
 
 def nodes(held: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
