@@ -44,7 +44,7 @@ class Distance:
     def bound(self) -> str:
         """What is demanded, in words."""
         if self.expected:
-            return f"noise <= {NOISE * self.expected:.2g}, {NOISE} x what int8 gives the reference"
+            return f"noise <= {NOISE * self.expected:.2g}, {NOISE} x the reference's in int8"
         return f"difference <= {DIFFERENCE:g}, same best token"
 
     @property

@@ -49,7 +49,8 @@ def _differences(now: Facts, then: Facts, notes: list[str]) -> Iterator[str]:
     if now.get("format") != then.get("format"):
         yield f"its format is {now.get('format')}, {NAME} says {then.get('format')}"
         return
-    ours, theirs = ([f for f in x.get("files", ()) if isinstance(f, dict)] for x in (now, then))
+    ours, theirs = ([f for f in x.get("files", ()) if isinstance(f, dict) and isinstance(f.get("name"), str)]
+                    for x in (now, then))
     if len(ours) == len(theirs) == 1 and ours[0]["name"] != theirs[0].get("name"):
         if all(ours[0][k] == theirs[0].get(k) for k in FACTS):
             notes.append(f"the source was called {theirs[0].get('name')} when it was compiled")

@@ -13,11 +13,13 @@ from onnx.external_data_helper import uses_external_data
 from uaii.backends import recipes
 from uaii.backends.onnx.emit import Emit, weight_name
 from uaii.backends.onnx.tables import add_tables, is_table
+from uaii.backends.onnx.writer import DATA
+from uaii.backends.ort.exact import read_graph
 from uaii.backends.slices import slices
 from uaii.ir.core import Graph, Weight
 from uaii.ir.recipe import Recipe, make
 
-Said = Mapping[str, Mapping[str, Any]]  # weights by name, as the manifest has them
+Said = Mapping[str, Any]  # weights by name, as the manifest has them: a record that holds the recipe
 
 
 @dataclass
@@ -33,9 +35,9 @@ class Found:
 
 def compare(folder: Path, graph: Graph, emitted: tuple[onnx.ModelProto, Emit], source: recipes.Source, said: Said,
             tell: Callable[[int, int], None]) -> Found:
-    """The folder's model.onnx and its data beside the emitted graph; a weight is compared where the manifest has its recipe."""
-    have = onnx.load(folder / "model.onnx", load_external_data=False)
-    model, e = emitted
+    """The folder's model.onnx and its data beside the emitted graph; a weight is compared where the manifest has its recipe.
+    Raises Malformed S604."""
+    have, (model, e) = read_graph(folder), emitted
     add_tables(model, graph, source)
     found = Found(nodes=list(_nodes(have, model)))
     stored = {t.name: t for t in have.graph.initializer if uses_external_data(t)}
@@ -43,7 +45,8 @@ def compare(folder: Path, graph: Graph, emitted: tuple[onnx.ModelProto, Emit], s
     done, total = 0, sum(w.type.nbytes for w in own)
     for w in own:
         parts = _parts(w, stored, e)
-        if said.get(w.name, {}).get("recipe") != str(w.recipe) or not parts:
+        facts = said.get(w.name)
+        if not isinstance(facts, dict) or facts.get("recipe") != str(w.recipe) or not parts:
             found.unlike.append(w.name)
             continue
         found.compared += 1
@@ -64,10 +67,10 @@ def _parts(w: Weight, stored: dict[str, onnx.TensorProto], e: Emit) -> list[tupl
 def _same(folder: Path, t: onnx.TensorProto, recipe: Recipe, source: recipes.Source) -> bool:
     """Whether the bytes on disk are the recipe's values."""
     at = {entry.key: entry.value for entry in t.external_data}
-    offset, length = int(at.get("offset", 0)), int(at.get("length", 0))
-    if length != recipe.type.nbytes:
+    file, offset, length = folder / at.get("location", DATA), int(at.get("offset", 0)), int(at.get("length", 0))
+    if length != recipe.type.nbytes or not file.is_file() or file.stat().st_size < offset + length:
         return False
-    data = np.memmap(folder / at["location"], np.uint8, "r", offset, (length,)) if length else np.zeros(0, np.uint8)
+    data = np.memmap(file, np.uint8, "r", offset, (length,)) if length else np.zeros(0, np.uint8)
     place = 0
     for piece in slices(recipe):
         values = np.ascontiguousarray(recipes.evaluate(piece, source)).reshape(-1).view(np.uint8)

@@ -12,6 +12,8 @@ from uaii.backends.ort import device
 from uaii.backends.ort.graph import load
 from uaii.backends.ort.manifest import GRAPH, Manifest
 from uaii.backends.ort.session import Session
+from uaii.ir.diag import Malformed
+from uaii.ir.loc import File
 
 LEVEL = "accuracy_level"  # of MatMulNBits and QMoE: 4 rounds activations to int8, 0 and 1 leave them in f32
 F32, INT8 = 0, 4
@@ -35,13 +37,22 @@ def with_f32_activations(model: onnx.ModelProto) -> int:
     return len(found)
 
 
+def read_graph(folder: Path) -> onnx.ModelProto:
+    """The artifact's graph without its weights. Raises Malformed S604."""
+    try:
+        return onnx.load(folder / GRAPH, load_external_data=False)
+    except Exception as error:  # protobuf's errors share no base class below Exception
+        raise Malformed("S604", f"{GRAPH} is not an ONNX graph", File(str(folder / GRAPH)), notes=[str(error)],
+                        hint="compile the checkpoint again, or copy the whole folder") from None
+
+
 @contextmanager
 def exact_session(folder: Path, manifest: Manifest, threads: int | None) -> Iterator[Session | None]:
     """A session over the artifact whose kernels take f32 activations; None where they all do anyway.
 
     The folder is left alone: the changed graph stands beside a link to the weights for as long as the session lives.
     """
-    model = onnx.load(folder / GRAPH, load_external_data=False)
+    model = read_graph(folder)
     if not with_f32_activations(model):
         yield None
         return
