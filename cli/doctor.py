@@ -19,7 +19,8 @@ import click
 
 import uaii
 from uaii.cli.demo import cache_dir
-from uaii.cli.shell import FORMAT, data, guarded, size
+from uaii.cli.shell import FORMAT, data, guarded
+from uaii.ir.memory import available_bytes, size
 
 IMPORTED = {"protobuf": "google.protobuf"}  # where the module is not called as its package
 NEEDED = "CPUExecutionProvider"
@@ -153,18 +154,8 @@ def machine() -> Iterator[Finding]:
     said = re.search(r"^(?:flags|Features)\s*:(.*)$", _text("/proc/cpuinfo"), re.M)
     have = [s for s in SPEED if said and s in said[1].split()]
     yield Finding("instructions", " ".join(have) or "unknown", "ok" if have else "note")
-    total, free = memory()
+    total, free = available_bytes()
     yield Finding("memory", f"{size(total)}, {size(free)} free" if total else "unknown", "ok" if total else "note")
-
-
-def memory() -> tuple[int, int]:
-    """Bytes of memory that this process may have, and how many are free; 0 when the system does not say."""
-    rows = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text("/proc/meminfo"), re.M))
-    total, free = (int(rows.get(k, 0)) * 1024 for k in ("MemTotal", "MemAvailable"))
-    limit, used = _text("/sys/fs/cgroup/memory.max").strip(), _text("/sys/fs/cgroup/memory.current").strip()
-    if limit.isdigit() and used.isdigit() and int(limit) < total:
-        total, free = int(limit), min(free, int(limit) - int(used))
-    return total, free
 
 
 def cache() -> Iterator[Finding]:

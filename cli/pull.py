@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from uaii.cli.compile import progress
-from uaii.cli.shell import FORMAT, data, guarded, size, stop_on_sigterm, talk
+from uaii.cli.shell import FORMAT, data, guarded, stop_on_sigterm, talk
+from uaii.ir.memory import size
 
 if TYPE_CHECKING:
     from uaii.frontend.hub.pull import Pulled
