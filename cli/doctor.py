@@ -46,7 +46,7 @@ def main(fmt: str) -> None:
 
     It looks at no model: uaii inspect MODEL does.
     """
-    found = [*python(), *packages(), *providers(), *machine(), *cache()]
+    found = [*python(), *packages(), *providers(), *machine(), *cache(), hub()]
     well = all(f.state != "problem" for f in found)
     if fmt == "json":
         data({"ok": well, "findings": [vars(f) for f in found]})
@@ -167,6 +167,14 @@ def cache() -> Iterator[Finding]:
     free = shutil.disk_usage(there).free
     yield Finding("cache", f"{folder}: {size(held)} held, {size(free)} free on its disk" + ("" if writable else ", not writable"),
                   "ok" if writable else "problem", "" if writable else "export UAII_CACHE=DIR, a folder you may write")
+
+
+def hub() -> Finding:
+    """Who moves the bytes of `uaii pull`; either way is well."""
+    from uaii.frontend.hub.package import RANGE, find
+    package = find()
+    return Finding("uaii pull", f"by huggingface_hub {package.__version__}" if package else
+                   f"by uaii's own requests (no huggingface_hub {RANGE} here)")
 
 
 def _declared() -> tuple[list[str], str]:

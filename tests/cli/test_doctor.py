@@ -5,6 +5,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime
@@ -124,6 +125,14 @@ def test_the_cache_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "x").write_bytes(bytes(12_300))
     assert f"{tmp_path}: 12.3 kB held" in findings()["cache"]["value"]
+
+
+def test_who_moves_the_bytes_of_a_pull(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert findings()["uaii pull"] == {"name": "uaii pull", "state": "ok", "fix": "",
+                                       "value": "by uaii's own requests (no huggingface_hub >=1.31,<3 here)"}
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(__version__="1.31.4"))
+    assert findings()["uaii pull"]["value"] == "by huggingface_hub 1.31.4"
 
 
 def test_a_cache_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
