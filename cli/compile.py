@@ -9,7 +9,8 @@ from typing import Any
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from uaii.cli.shell import FORMAT, data, guarded, size, stop_on_sigterm, talk
+from uaii.cli.shell import FORMAT, data, guarded, stop_on_sigterm, talk
+from uaii.ir.memory import size
 
 WEIGHTS = click.option("--weights", default="auto", show_default=True, metavar="auto|f32",
                        help="auto keeps quantised blocks packed as they are; f32 computes on the values they mean.")

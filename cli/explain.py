@@ -10,10 +10,11 @@ import click
 from click.core import ParameterSource
 
 from uaii.cli.compile import ACCEPT, CONTEXT, TARGET, WEIGHTS
-from uaii.cli.shell import FORMAT, data, guarded, size, talk
+from uaii.cli.shell import FORMAT, data, guarded, talk
 from uaii.cli.table import pairs, table
 from uaii.ir.diag import Usage
 from uaii.ir.loc import File
+from uaii.ir.memory import size
 
 if TYPE_CHECKING:
     from uaii.explanation import Explanation

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from uaii.cli.shell import size
+from uaii.ir.memory import size
 
 if TYPE_CHECKING:
     from uaii.explanation import Explanation

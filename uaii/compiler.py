@@ -2,9 +2,7 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
-import resource
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from uaii.frontend.open import open_checkpoint
 from uaii.frontend.tokenizer.source import stop_ids_of, tokenizer_of
 from uaii.ir.core import Graph, Op
 from uaii.ir.diag import Usage
+from uaii.ir.memory import peak_bytes
 from uaii.ir.ops import DynamicFreqs, Gqa, KeyLengths, LatentGqa, LengthFreqs
 from uaii.measure import fits_memory
 from uaii.passes.base import Entry, run
@@ -167,8 +166,7 @@ def _write_text(temp: Path, done: Compiled, hparams: dict[str, Any], tok: Tokeni
 
 
 def _summary(done: Compiled, tensors: list[dict[str, Any]], out: Path, seconds: float) -> dict[str, Any]:
-    """What a person wants to know after a compile. Bytes are of files; peak memory is this process's resident set."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)
+    """What a person wants to know after a compile. Bytes are of files; peak memory is this process's, None where not known."""
     return {
         "family": done.lowered.family.name, "layers": done.lowered.hparams["layers"],
         "parameters": done.lowered.parameters,
@@ -177,5 +175,5 @@ def _summary(done: Compiled, tensors: list[dict[str, Any]], out: Path, seconds: 
         "dequantised": sum(t["held"].startswith("dequant") for t in tensors), "experts": dict(Counter(
             t["packing"] or t["held"] for t in tensors if EXPERTS.fullmatch(t["use"]))),
         "bytes_in": sum(t.nbytes for t in done.checkpoint.tensors.values()), "bytes_out": (out / DATA).stat().st_size,
-        "seconds": round(seconds, 2), "peak_bytes": peak,
+        "seconds": round(seconds, 2), "peak_bytes": peak_bytes(),
     }

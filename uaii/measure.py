@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from uaii.ir.core import Graph, Op, Weight
 from uaii.ir.diag import Unsupported
+from uaii.ir.memory import available_bytes, size
 from uaii.ir.ops import Embedding, EmbeddingNBits, Gqa, LatentAttention, LatentGqa, Routed
 from uaii.ir.recipe import COMPUTED
 from uaii.ir.types import WIDTHS
@@ -40,10 +41,7 @@ def loaded(graph: Graph) -> int:
 
 def fits_memory(graph: Graph) -> None:
     """Raises Unsupported C402 when one weight is larger than the memory of this process: a run holds each whole."""
-    from uaii.cli.doctor import memory
-    from uaii.cli.shell import size
-
-    total, _ = memory()
+    total, _ = available_bytes()
     made = [w for w in graph.weights.values() if w.recipe.op not in ("view", *COMPUTED)]
     largest = max(made, key=lambda w: w.type.nbytes, default=None)
     if largest is not None and 0 < total < largest.type.nbytes:

@@ -40,6 +40,9 @@ class MatMulNBits(Op, name="matmul_nbits", stages="ort"):
         self.need(self.scales.type == Tensor("f32", (n, blocks)), f"scales are {self.scales.type}")
         return self.x.type.reshape(*self.x.type.shape[:-1], n)
 
+    def macs(self) -> int:
+        return self.scales.type.count * self.block
+
 
 class BlockSum(Op, name="block_sum", stages="ort"):
     """Sums of each `block` neighbours along the last axis: [..., K] -> [..., K/block]."""
