@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from uaii.backends.onnx.emit import MS, Body, Emit, emits
 from uaii.ir import ops
 
-MARGIN = 1.25  # over the count of products: the forms' times cross at 0.85 to 1.2 of it (docs/performance.md)
+MARGIN = 1.25  # over the count of products: the forms' times cross at 0.8 to 1.25 of it (docs/performance.md)
 TOGETHER = 4   # heads written out at a time, so that memory does not grow with the number of heads
 FULL = ("y", "present_key", "present_value")
 
