@@ -62,7 +62,7 @@ CPU = Target("cpu", (
     Kernel(ops.RopeTable, "Cos, Sin"), Kernel(ops.Rotary, "RotaryEmbedding"), Kernel(ops.KeyLengths, "ReduceSum"),
     Kernel(ops.TotalLength, "Shape"),
     Kernel(ops.Gqa, "GroupQueryAttention", limits=GQA_LIMITS),
-    Kernel(ops.LatentGqa, "GroupQueryAttention", limits=(
+    Kernel(ops.LatentGqa, "GroupQueryAttention, If", limits=(
         Limit("a latent row whose width is a multiple of 8", lambda op: int(op.past.type.shape[3]) % 8 == 0),)),
     Kernel(ops.ExpertKernel, "MoE", attrs={"block": (0,)}),
     Kernel(ops.ExpertBranches, "If, MatMulNBits(int8)", limits=BRANCHES, cost=0.2,
