@@ -1,7 +1,7 @@
 """Writes a GGUF of a 7B model's shape (about 4 GB) with made-up values, to measure what a compile takes.
 
 `python examples/synthetic_gguf.py OUT.gguf [LAYERS [WIDTH]]`, then `uaii-compile OUT.gguf -o DIR`. Every tensor repeats a few
-random rows, so writing takes seconds; each begins with another of them, since onnxruntime keeps equal matrices once when it loads.
+random rows, so writing takes seconds; each begins with another of them, as onnxruntime keeps equal matrices once when it loads.
 """
 from __future__ import annotations
 
