@@ -115,7 +115,7 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
     for text in (*done.lowered.build.notes, *notes):
         say(text)
     with artifact.folder(Path(out)) as temp:
-        write(model, done.graph, done.checkpoint, temp, progress, emitted.views)
+        written = write(model, done.graph, done.checkpoint, temp, progress, emitted.views)
         _write_text(temp, done, hparams, tokenizer, stop_ids)
         manifest = artifact.finish(temp, {
             "uaii": __version__, **record(done, emitted.origins),
@@ -126,7 +126,7 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
             "rope_switch": next((op.limit for op in done.graph.ops if isinstance(op, LengthFreqs)), None),
             "stop_ids": list(stop_ids),
             "tokenizer": notes, "notes": done.lowered.build.notes,
-        })
+        }, {DATA: written.sha256})
     summary = _summary(done, manifest["tensors"], Path(out), time.monotonic() - begun)
     return Artifact(Path(out), manifest, summary)
 

@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from uaii.backends import recipes
 from uaii.backends.onnx.emit import ELEM, weight_name
+from uaii.backends.onnx.hashed import Bytes, Hashed
 from uaii.backends.onnx.tables import add_tables, is_table
 from uaii.backends.slices import slices
 from uaii.ir.core import Graph, Weight
@@ -22,7 +23,6 @@ from uaii.ir.types import Tensor
 
 DATA = "model.onnx.data"
 ALIGN = 64
-Bytes = memoryview | bytes
 Progress = Callable[[str, int, int], None]  # weight, bytes written so far, bytes in all
 
 
@@ -34,9 +34,17 @@ class Placed:
     nbytes: int
 
 
+@dataclass(frozen=True)
+class Written:
+    """Where each weight lies in the data file, and the file's sha256 in hex."""
+
+    places: dict[str, Placed]
+    sha256: str
+
+
 def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: Path,
-          progress: Progress | None = None, views: Mapping[str, tuple[Weight, int]] | None = None) -> dict[str, Placed]:
-    """Writes model.onnx and model.onnx.data into `folder`; returns each weight's place. `views` are initializers that are one
+          progress: Progress | None = None, views: Mapping[str, tuple[Weight, int]] | None = None) -> Written:
+    """Writes model.onnx and model.onnx.data into `folder`. `views` are initializers that are one
     element of a weight; a weight that is only read by its elements is none itself.
 
     Raises Internal E310 when a recipe yields other bytes than its type says.
@@ -44,17 +52,16 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
     places: dict[str, Placed] = {}
     own = [w for w in graph.weights.values() if w.recipe.op != "view" and not is_table(w)]
     total, end = sum(w.type.nbytes for w in own), 0
-    with (folder / DATA).open("wb") as out, ThreadPoolExecutor(1) as pool:
+    with Hashed(folder / DATA) as out, ThreadPoolExecutor(1) as pool:
         pieces = ((w, piece) for w in own for piece in slices(w.recipe))
         for w, values in _ahead(pool, pieces, source):
             if w.name not in places:
-                end += -end % ALIGN
-                places[w.name] = Placed(end, w.type.nbytes)
-                out.seek(end)
-                end += w.type.nbytes
+                places[w.name] = Placed(out.align(ALIGN), w.type.nbytes)
+                end = out.size + w.type.nbytes
             out.write(values)
-            if progress and out.tell() == end:
+            if progress and out.size == end:
                 progress(w.name, sum(p.nbytes for p in places.values()), total)
+        sha256 = out.sha256()
     add_tables(model, graph, source)
     read = {i for n in model.graph.node for i in n.input} | {v.name for v in model.graph.output}
     for w in graph.weights.values():
@@ -69,7 +76,7 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
         size = at.nbytes // count
         model.graph.initializer.append(_external(name, Tensor(w.type.elem, tuple(shape)), Placed(at.offset + index * size, size)))
     (folder / "model.onnx").write_bytes(model.SerializeToString())
-    return places
+    return Written(places, sha256)
 
 
 def _ahead(pool: ThreadPoolExecutor, pieces: Iterable[tuple[Weight, Recipe]],
