@@ -47,7 +47,7 @@ def fits_memory(graph: Graph) -> None:
     if largest is not None and 0 < total < largest.type.nbytes:
         raise Unsupported("C402", f"weight {largest.name} is {size(largest.type.nbytes)} which exceeds the memory of this "
                           f"process, {size(total)}", largest.loc, why="a run holds every weight in memory",
-                          hint="use a quantized GGUF, or a machine with more memory")
+                          hint="use a quantized GGUF, --weights int8 or int4, or a machine with more memory")
 
 
 def cache_per_token(graph: Graph) -> int:

@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto
 
 from uaii.backends import recipes
+from uaii.backends.losses import Counted, Loss
 from uaii.backends.onnx.emit import ELEM, weight_name
 from uaii.backends.onnx.hashed import Bytes, Hashed
 from uaii.backends.onnx.tables import add_tables, is_table
@@ -36,10 +37,11 @@ class Placed:
 
 @dataclass(frozen=True)
 class Written:
-    """Where each weight lies in the data file, and the file's sha256 in hex."""
+    """Where each weight lies in the data file, the file's sha256 in hex, and what rounding took, by stored tensor."""
 
     places: dict[str, Placed]
     sha256: str
+    losses: dict[str, Loss]
 
 
 def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: Path,
@@ -50,11 +52,12 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
     Raises Internal E310 when a recipe yields other bytes than its type says.
     """
     places: dict[str, Placed] = {}
+    counted = Counted(source)
     own = [w for w in graph.weights.values() if w.recipe.op != "view" and not is_table(w)]
     total, end = sum(w.type.nbytes for w in own), 0
     with Hashed(folder / DATA) as out, ThreadPoolExecutor(1) as pool:
         pieces = ((w, piece) for w in own for piece in slices(w.recipe))
-        for w, values in _ahead(pool, pieces, source):
+        for w, values in _ahead(pool, pieces, counted):
             if w.name not in places:
                 places[w.name] = Placed(out.align(ALIGN), w.type.nbytes)
                 end = out.size + w.type.nbytes
@@ -76,11 +79,11 @@ def write(model: onnx.ModelProto, graph: Graph, source: recipes.Source, folder: 
         size = at.nbytes // count
         model.graph.initializer.append(_external(name, Tensor(w.type.elem, tuple(shape)), Placed(at.offset + index * size, size)))
     (folder / "model.onnx").write_bytes(model.SerializeToString())
-    return Written(places, sha256)
+    return Written(places, sha256, counted.losses)
 
 
 def _ahead(pool: ThreadPoolExecutor, pieces: Iterable[tuple[Weight, Recipe]],
-           source: recipes.Source) -> Iterator[tuple[Weight, Bytes]]:
+           source: Counted) -> Iterator[tuple[Weight, Bytes]]:
     """The pieces' values in order, the next ones computed while the last are written."""
     pending: tuple[Weight, Future[Bytes]] | None = None
     for w, piece in pieces:
@@ -92,9 +95,10 @@ def _ahead(pool: ThreadPoolExecutor, pieces: Iterable[tuple[Weight, Recipe]],
         yield pending[0], pending[1].result()
 
 
-def _bytes(w: Weight, recipe: Recipe, source: recipes.Source) -> Bytes:
+def _bytes(w: Weight, recipe: Recipe, source: Counted) -> Bytes:
     """The values of a slice of `w`, as stored."""
-    values = np.ascontiguousarray(recipes.evaluate(recipe, source))
+    counts = any(p.op == "quants" for p in recipe.parts)  # scales and offsets are of the same blocks, once more
+    values = np.ascontiguousarray(recipes.evaluate(recipe, source if counts else source.source))
     if values.nbytes != recipe.type.nbytes or values.dtype != recipes.DTYPES.get(w.type.elem, np.uint8):
         gave = f"{values.dtype}{list(values.shape)}"
         raise Internal("E310", f"@{w.name} is {w.type}, its recipe gave {gave}", w.loc)
