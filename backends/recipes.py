@@ -2,14 +2,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from uaii.backends import blocks
 from uaii.backends.blocks import dequantise
+from uaii.backends.blocks.rounding import rounded
 from uaii.ir.diag import Internal, Malformed
 from uaii.ir.loc import File
 from uaii.ir.recipe import Recipe
@@ -25,6 +26,13 @@ class Source(Protocol):
     """Where stored tensors come from; see frontend.checkpoint.Checkpoint.read."""
 
     def read(self, name: str) -> Any: ...
+
+
+@runtime_checkable
+class Counting(Source, Protocol):
+    """A source that is told what stored tensors were, in f32, and what rounding made of them; see backends.losses."""
+
+    def note(self, names: Sequence[str], values: Any, rounded: Any) -> None: ...
 
 
 def evaluate(recipe: Recipe, source: Source) -> Array:
@@ -186,6 +194,22 @@ def _f8_e4m3(s: Source, r: Recipe, codes: Recipe, factors: Recipe, rows: int, co
         raise Malformed("B601", f"a value of {', '.join(r.loads)} is not finite", File(codes.loads[0]),
                         hint="the file is damaged: download it again")
     return out
+
+
+@_rule
+def _quantise(s: Source, r: Recipe, x: Recipe, elem: str) -> Array:
+    rows, block = evaluate(x, s), BLOCKS[elem]
+
+    def convert(part: Array) -> Array:
+        values = widen(part, x.type.elem).astype(np.float32, copy=False).reshape(-1, block.size)
+        made = rounded(values, elem, r.loads)
+        if isinstance(s, Counting):
+            s.note(r.loads, values, dequantise(made, elem))
+        return np.asarray(made)
+
+    *outer, width = r.type.sizes
+    flat = (math.prod(outer), width // block.size * block.nbytes)
+    return _by_rows(rows.reshape(-1, width), flat, np.uint8, convert).reshape(*outer, -1)
 
 
 @_rule

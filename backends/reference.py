@@ -439,7 +439,7 @@ def latent_attention(q_plain: Array, q_turned: Array, latent: Array, k_turned: A
 @means(ops.LatentGqa)
 def latent_gqa(q_plain: Array, q_turned: Array, latent: Array, k_turned: Array, k_up: Array, v_up: Array, past: Array,
                past_v: Array, lengths: Array, total: Array, scale: float) -> tuple[Array, Array, Array]:
-    """Absorbed, through the attention of one key head; rows without padding only."""
+    """Absorbed at any length, through the attention of one key head; rows without padding only."""
     asked = np.concatenate([np.einsum("bshn,hnc->bshc", q_plain, k_up), q_turned], -1)
     row = np.concatenate([latent[:, :, None], k_turned], -1)
     got, rows, _ = gqa(merge_heads(asked), merge_heads(row), merge_heads(row), past, past, lengths, total, None, None, None, None,

@@ -5,16 +5,17 @@ from collections.abc import Iterator
 
 from uaii.ir.recipe import Recipe, make
 
-LARGE = 32 << 20  # bytes of a result beyond which it is made in slices
+LARGE = 32 << 20  # bytes of a result, or of what it is computed from, beyond which it is made in slices
 # Recipes that treat each element of the first axis alone (a transpose does from rank 3 on).
-ALIKE = ("cast", "add", "scale", "mxfp4", "dequant", "quants", "scales", "offsets", "transpose", "every", "interleave", "join",
-         "spread")
+ALIKE = ("cast", "add", "scale", "mxfp4", "quantise", "dequant", "quants", "scales", "offsets", "transpose", "every",
+         "interleave", "join", "spread")
 
 
 def slices(recipe: Recipe) -> Iterator[Recipe]:
-    """The recipe in consecutive slices of its first axis, each about LARGE; whole where it is small or cannot be cut."""
+    """The recipe in consecutive slices of its first axis, of which nothing computed on the way is much more than LARGE; whole
+    where it is small or cannot be cut."""
     count = recipe.type.sizes[0] if recipe.type.rank else 1
-    step = max(1, count * LARGE // max(1, recipe.type.nbytes))
+    step = max(1, count * LARGE // max(1, *(p.type.nbytes for p in recipe.parts)))
     if step >= count or not divides(recipe):
         yield recipe
         return

@@ -9,10 +9,12 @@ from typing import Any
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from uaii.cli.shell import FORMAT, data, guarded, size, stop_on_sigterm, talk
+from uaii.cli.shell import FORMAT, data, guarded, stop_on_sigterm, talk
+from uaii.ir.memory import size
 
-WEIGHTS = click.option("--weights", default="auto", show_default=True, metavar="auto|f32",
-                       help="auto keeps quantised blocks packed as they are; f32 computes on the values they mean.")
+WEIGHTS = click.option("--weights", default="auto", show_default=True, metavar="auto|f32|int8|int4",
+                       help="auto keeps quantised blocks packed as they are and floats as floats; f32 computes on the values "
+                            "that blocks mean; int8 and int4 round floats to blocks of 8 or 4 bits, which loses something.")
 TARGET = click.option("--target", default="cpu", show_default=True, help="Device to compile for.")
 CONTEXT = click.option("--context", type=int, help="Longest text in tokens. Default: the model's, at most 131072.")
 ACCEPT = click.option("--accept-key", "accept", multiple=True, metavar="KEY",
@@ -59,10 +61,13 @@ def report(folder: Path, s: dict[str, Any], notes: list[str]) -> None:
     for note in notes:
         talk.print(f"note: {note}", markup=False)
     experts = ", ".join(f"{n} tensors {how}" for how, n in s["experts"].items())
-    tensors = ", ".join(f"{s[k]} {k}" for k in ("packed", "float", "dequantised") if s[k])
+    tensors = ", ".join(f"{s[k]} {k}" for k in ("packed", "quantised", "float", "dequantised") if s[k])
+    worst = s["worst_error"]
+    error = worst and f"at most {100 * worst['rms']:.2g} % of a tensor's values (rms), in {worst['tensor']}"
     for name, value in (
             ("family", f"{s['family']}, {s['layers']} layers, {s['parameters'] / 1e6:.1f} M parameters, context {s['context']}"),
-            ("tensors", tensors), ("experts", experts), ("bytes", f"{size(s['bytes_in'])} in, {size(s['bytes_out'])} out"),
+            ("tensors", tensors), ("error", error), ("experts", experts),
+            ("bytes", f"{size(s['bytes_in'])} in, {size(s['bytes_out'])} out"),
             ("took", f"{s['seconds']} s, peak memory {size(s['peak_bytes'])}"), ("artifact", str(folder))):
         if value:
             talk.print(f"{name:<9} {value}", markup=False)

@@ -19,7 +19,8 @@ import click
 
 import uaii
 from uaii.cli.demo import cache_dir
-from uaii.cli.shell import FORMAT, data, guarded, size
+from uaii.cli.shell import FORMAT, data, guarded
+from uaii.ir.memory import available_bytes, size
 
 IMPORTED = {"protobuf": "google.protobuf"}  # where the module is not called as its package
 NEEDED = "CPUExecutionProvider"
@@ -45,7 +46,7 @@ def main(fmt: str) -> None:
 
     It looks at no model: uaii inspect MODEL does.
     """
-    found = [*python(), *packages(), *providers(), *machine(), *cache()]
+    found = [*python(), *packages(), *providers(), *machine(), *cache(), hub()]
     well = all(f.state != "problem" for f in found)
     if fmt == "json":
         data({"ok": well, "findings": [vars(f) for f in found]})
@@ -153,18 +154,8 @@ def machine() -> Iterator[Finding]:
     said = re.search(r"^(?:flags|Features)\s*:(.*)$", _text("/proc/cpuinfo"), re.M)
     have = [s for s in SPEED if said and s in said[1].split()]
     yield Finding("instructions", " ".join(have) or "unknown", "ok" if have else "note")
-    total, free = memory()
+    total, free = available_bytes()
     yield Finding("memory", f"{size(total)}, {size(free)} free" if total else "unknown", "ok" if total else "note")
-
-
-def memory() -> tuple[int, int]:
-    """Bytes of memory that this process may have, and how many are free; 0 when the system does not say."""
-    rows = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text("/proc/meminfo"), re.M))
-    total, free = (int(rows.get(k, 0)) * 1024 for k in ("MemTotal", "MemAvailable"))
-    limit, used = _text("/sys/fs/cgroup/memory.max").strip(), _text("/sys/fs/cgroup/memory.current").strip()
-    if limit.isdigit() and used.isdigit() and int(limit) < total:
-        total, free = int(limit), min(free, int(limit) - int(used))
-    return total, free
 
 
 def cache() -> Iterator[Finding]:
@@ -176,6 +167,14 @@ def cache() -> Iterator[Finding]:
     free = shutil.disk_usage(there).free
     yield Finding("cache", f"{folder}: {size(held)} held, {size(free)} free on its disk" + ("" if writable else ", not writable"),
                   "ok" if writable else "problem", "" if writable else "export UAII_CACHE=DIR, a folder you may write")
+
+
+def hub() -> Finding:
+    """Who moves the bytes of `uaii pull`; either way is well."""
+    from uaii.frontend.hub.package import RANGE, find
+    package = find()
+    return Finding("uaii pull", f"by huggingface_hub {package.__version__}" if package else
+                   f"by uaii's own requests (no huggingface_hub {RANGE} here)")
 
 
 def _declared() -> tuple[list[str], str]:

@@ -10,10 +10,11 @@ import click
 from click.core import ParameterSource
 
 from uaii.cli.compile import ACCEPT, CONTEXT, TARGET, WEIGHTS
-from uaii.cli.shell import FORMAT, data, guarded, size, talk
+from uaii.cli.shell import FORMAT, data, guarded, talk
 from uaii.cli.table import pairs, table
 from uaii.ir.diag import Usage
 from uaii.ir.loc import File
+from uaii.ir.memory import size
 
 if TYPE_CHECKING:
     from uaii.explanation import Explanation
@@ -123,9 +124,11 @@ def _account(rows: list[dict[str, Any]]) -> None:
 
 
 def _tensors(rows: list[dict[str, Any]]) -> None:
-    table(("tensor", "stored", "bytes", "use", "held", "packing", "exact", "initializers"),
+    from uaii.explanation import lost
+
+    table(("tensor", "stored", "bytes", "use", "held", "packing", "exact", "error", "initializers"),
           [(r["tensor"], r["stored"], r["bytes"], r["use"], r["held"], r.get("packing") or "", "yes" if r["exact"] else "no",
-            ", ".join(r["initializers"])) for r in rows], right=("bytes",))
+            lost(r), ", ".join(r["initializers"])) for r in rows], right=("bytes",))
 
 
 def _why_not(groups: list[dict[str, Any]]) -> None:
@@ -138,8 +141,11 @@ def _why_not(groups: list[dict[str, Any]]) -> None:
 
 def _node(n: dict[str, Any]) -> None:
     """One fact a line, the name of the fact first."""
+    from uaii.explanation import lost
+
     lines: list[tuple[str, object]] = [("name", n["name"]), ("kind", n["kind"])]
     lines += [(k, n[k]) for k in ("op", "type", "recipe", "stored", "bytes", "held", "use", "gone_after") if n.get(k) is not None]
+    lines += [("error", lost(n))] if n.get("held") == "quantised" else []
     lines += [("result", r) for r in n.get("results", ())]
     lines += [("operand", f"{k} = {v}") for k, v in n.get("operands", {}).items()]
     for k, a in n.get("attrs", {}).items():

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from uaii.cli.compile import ACCEPT, CONTEXT, TARGET, WEIGHTS
-from uaii.cli.shell import FORMAT, data, guarded, size
+from uaii.cli.shell import FORMAT, data, guarded
+from uaii.ir.memory import size
 
 if TYPE_CHECKING:
     from uaii.inspection import Report

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from uaii.cli.shell import size
+from uaii.ir.memory import size
 
 if TYPE_CHECKING:
     from uaii.explanation import Explanation
@@ -18,6 +18,8 @@ td{font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere}.error{back
 
 def page(e: Explanation) -> str:
     """Summary, pipeline, accounts of keys and tensors, journal and nodes."""
+    from uaii.explanation import lost
+
     r = e.record
     title = escape(f"{r['family']} explained")
     parts = ["<!doctype html>", f'<html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>',
@@ -29,8 +31,8 @@ def page(e: Explanation) -> str:
         for s in r["pipeline"]]))
     parts.append(_table("Config keys", ("key", "value", "use", "by"), [(a["key"], a["value"], a["use"], a["by"])
                                                                       for a in r["account"]]))
-    parts.append(_table("Tensors", ("tensor", "stored", "bytes", "use", "held", "initializers"), [
-        (t["tensor"], t["stored"], t["bytes"], t["use"], t["held"], _list(t["initializers"])) for t in r["tensors"]]))
+    parts.append(_table("Tensors", ("tensor", "stored", "bytes", "use", "held", "error", "initializers"), [
+        (t["tensor"], t["stored"], t["bytes"], t["use"], t["held"], lost(t), _list(t["initializers"])) for t in r["tensors"]]))
     parts.append(_table("Journal", ("pass", "applied", "says", "count", "places"), _journal(r["journal"])))
     parts.append(_table("Nodes", ("node", "op", "attributes", "reads", "passes", "from"), [
         (name, o["op"], _list(f"{k} = {a['value']}" + "".join(f"\n  {x}" for x in a["from"]) for k, a in o["attrs"].items()),

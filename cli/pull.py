@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from uaii.cli.compile import progress
-from uaii.cli.shell import FORMAT, data, guarded, size, stop_on_sigterm, talk
+from uaii.cli.shell import FORMAT, data, guarded, stop_on_sigterm, talk
+from uaii.ir.memory import size
 
 if TYPE_CHECKING:
     from uaii.frontend.hub.pull import Pulled
 
-VIA = ("plain", "huggingface_hub", "hf")
+VIA = ("auto", "https", "huggingface_hub", "hf", "plain")
 REVISION = click.option("--revision", help="Branch, tag or commit. Default: main.")
 QUANT = click.option("--quant", metavar="NAME", help="Which GGUF of the repository, by its quantisation: Q4_K_M.")
 OFFLINE = click.option("--offline", is_flag=True, help="Use what is here and no network (also with HF_HUB_OFFLINE=1).")
-SOURCE = click.option("--via", type=click.Choice(VIA), default="plain", show_default=True,
-                      help="Who moves the bytes: uaii itself, the Python package, or the program on PATH.")
+SOURCE = click.option("--via", type=click.Choice(VIA), default="auto", show_default=True,
+                      help="Who moves the bytes: uaii itself (https, plain), the package huggingface_hub and then uaii where it "
+                           "fails, or the program hf on PATH. auto: the package where it is installed, else https.")
 
 
 @click.command()
@@ -60,7 +62,7 @@ def main(repo: str, revision: str | None, include: tuple[str, ...], quant: str |
 
 
 def pull_into(repo: str, place: Callable[[str], Path], *, revision: str | None = None, include: tuple[str, ...] = (),
-              quant: str | None = None, offline: bool = False, via: str = "plain",
+              quant: str | None = None, offline: bool = False, via: str = "auto",
               note: Callable[[str], None] = lambda text: None, silent: bool = True) -> Pulled:
     """Pulls into the folder that `place` makes of the repository's last name. Raises what frontend.hub.pull raises."""
     from uaii.frontend.hub import endpoint as hub
@@ -69,7 +71,7 @@ def pull_into(repo: str, place: Callable[[str], Path], *, revision: str | None =
     from uaii.frontend.hub.listing import repository
     from uaii.frontend.hub.pull import offline as kept
     from uaii.frontend.hub.pull import pull
-    from uaii.frontend.hub.sources import SOURCES, Meter
+    from uaii.frontend.hub.sources import Meter, source
 
     endpoint = hub.from_environment()
     name = repository(repo, endpoint.url)
@@ -78,14 +80,14 @@ def pull_into(repo: str, place: Callable[[str], Path], *, revision: str | None =
         return kept(name, out, revision=revision, wish=wish)
     client = Client(endpoint)
     with progress(silent) as step:
-        return pull(client, SOURCES[via](client), name, out, revision=revision or "main", wish=wish, meter=Meter(step), note=note)
+        return pull(client, source(via, client), name, out, revision=revision or "main", wish=wish, meter=Meter(step), note=note)
 
 
 def record(got: Pulled, notes: list[str]) -> dict[str, Any]:
     """The JSON form of a pull."""
     return {"repo": got.repo, "commit": got.commit, "folder": str(got.folder), "model": str(got.model), "bytes": got.bytes,
             "files": [{"name": n, "bytes": d.size, "sha256": d.sha256} for n, d in got.files.items()], "fetched": got.fetched,
-            "notes": notes}
+            "via": got.via, "notes": notes}
 
 
 def shortest(path: Path) -> Path:

@@ -13,6 +13,7 @@ import click
 from uaii.cli.shell import FORMAT, data, guarded, talk
 from uaii.ir.diag import Malformed, Usage
 from uaii.ir.loc import File
+from uaii.ir.memory import size
 
 TOOL = '[{"type": "function", "function": {"name": "f", "description": "...", "parameters": {}}}]'
 Decorated = TypeVar("Decorated", bound=Callable[..., None])
@@ -246,4 +247,4 @@ def show_stats(result: Any, provider: str) -> None:
 
     talk.print(f"prompt {s.prompt_tokens} tokens ({s.reused_tokens} from the cache), {rate(s.prefill_tokens_per_second)}; "
                f"generated {s.generated_tokens}, {rate(s.decode_tokens_per_second)}; load {s.load_seconds:.2f} s; "
-               f"peak memory {(s.peak_rss_bytes or 0) / 1e6:.0f} MB; {provider}; {result.finish_reason}", markup=False)
+               f"peak memory {size(s.peak_rss_bytes)}; {provider}; {result.finish_reason}", markup=False)

@@ -57,12 +57,3 @@ def stop_on_sigterm() -> None:
 def data(record: Any) -> None:
     """One JSON object on stdout."""
     click.echo(json.dumps(record, ensure_ascii=False))
-
-
-def size(n: float) -> str:
-    """Bytes for a person."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000 or unit == "GB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    return ""

@@ -12,8 +12,9 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from uaii.cli.run import ids_of
-from uaii.cli.shell import FORMAT, data, guarded, size, talk
+from uaii.cli.shell import FORMAT, data, guarded, talk
 from uaii.cli.table import pairs, table
+from uaii.ir.memory import size
 
 if TYPE_CHECKING:
     from uaii.verification import Report

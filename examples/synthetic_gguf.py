@@ -1,7 +1,7 @@
 """Writes a GGUF of a 7B model's shape (about 4 GB) with made-up values, to measure what a compile takes.
 
 `python examples/synthetic_gguf.py OUT.gguf [LAYERS [WIDTH]]`, then `uaii-compile OUT.gguf -o DIR`. Every tensor repeats a few
-random rows, so writing takes seconds; a compile reads and repacks every byte all the same.
+random rows, so writing takes seconds; each begins with another of them, as onnxruntime keeps equal matrices once when it loads.
 """
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def main(out: str, layers: int = LAYERS, width: int = WIDTH) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for rows, inner in shapes.values():
-        writer.write_tensor_data(np.resize(some[inner], (rows, some[inner].shape[1])))
+    for i, (rows, inner) in enumerate(shapes.values()):
+        writer.write_tensor_data(np.resize(np.roll(some[inner], i, axis=0), (rows, some[inner].shape[1])))
     for _ in range(1 + 2 * layers):
         writer.write_tensor_data(np.ones(width, np.float32))
     writer.close()

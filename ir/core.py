@@ -98,6 +98,10 @@ class Op:
             values = ", ".join(str(v.type) for v in self.operands)
             raise Internal("V001", f"{self.name}: does not apply to {values}", self.loc, notes=[str(error)]) from error
 
+    def macs(self) -> int:
+        """Multiply-adds with stored numbers for one row of its input; 0 where the call itself is what costs."""
+        return 0
+
     @property
     def out(self) -> Value:
         """The only result."""

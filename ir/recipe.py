@@ -10,7 +10,7 @@ from typing import Any
 
 from uaii.ir.diag import Internal
 from uaii.ir.known import plain
-from uaii.ir.types import BLOCKS, FLOATS, FP8, PACKINGS, Tensor
+from uaii.ir.types import BLOCKS, FLOATS, FP8, PACKINGS, ROUNDED, Tensor
 
 Typing = Callable[..., Tensor]
 RECIPES: dict[str, Typing] = {}
@@ -204,6 +204,14 @@ def f8_e4m3(codes: Recipe, factors: Recipe, rows: int, columns: int) -> Tensor:
     _need(codes.type.elem == FP8 and factors.type.elem in FLOATS and rows > 0 and columns > 0
           and factors.type.shape == (-(-n // rows), -(-k // columns)), f"f8_e4m3 of {codes.type} and {factors.type}")
     return codes.type.of("f32")
+
+
+@_typed
+def quantise(x: Recipe, elem: str) -> Tensor:
+    """Floats rounded to blocks, as ggml's quantize_row_*_ref computes them."""
+    _need(x.type.elem in FLOATS and elem in ROUNDED.values() and x.type.rank in (2, 3)
+          and x.type.sizes[-1] % BLOCKS[elem].size == 0, f"quantise of {x.type} to {elem}")
+    return x.type.of(elem)
 
 
 @_typed

@@ -1,12 +1,15 @@
 """What a target can run: rows of kernels with their limits. Backends fill the table; passes only ask it."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from uaii.ir.core import Op
 from uaii.ir.types import INTS
+
+CALL = 28_000.0  # about 3 us: an ONNX node over one row among many small ones (docs/architecture.md, "Capabilities")
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Kernel:
     """One row: the op it implements, the kernel's name, legal float types and attribute values, and its relative cost.
 
     `attrs` maps an attribute to its legal values; an attribute that is not listed may have any value the op allows.
-    `cost` compares rows of the same op: time of one decode product relative to f32 MatMul.
+    What it takes to run is in the time of a multiply-add of f32 MatMul: `cost` for each of its own, `call` for being called.
     """
 
     op: type[Op]
@@ -31,7 +34,12 @@ class Kernel:
     attrs: Mapping[str, tuple[Any, ...]] | None = None
     limits: tuple[Limit, ...] = ()
     cost: float = 1.0
+    call: float = CALL
     proved: bool = True
+
+    def takes(self, op: Op) -> float:
+        """The time of `op` over one row of its input, in multiply-adds of f32 MatMul."""
+        return self.call + self.cost * op.macs()
 
     def refuses(self, op: Op) -> str | None:
         """Why this row cannot run `op`, or None."""
@@ -62,4 +70,9 @@ class Target:
     def chosen(self, op: Op) -> Kernel | None:
         """The cheapest row that runs `op`."""
         able = (k for k in self.kernels if type(op) is k.op and k.refuses(op) is None)
-        return min(able, key=lambda k: k.cost, default=None)
+        return min(able, key=lambda k: k.takes(op), default=None)
+
+    def cost(self, op: Op) -> float:
+        """What `op` takes over one row of its input where it is cheapest, see Kernel; infinite if nothing runs it."""
+        row = self.chosen(op)
+        return math.inf if row is None else row.takes(op)

@@ -47,6 +47,7 @@ PACKINGS: dict[str, Packing] = {
     "iq3_xxs": Packing(32, 8), "iq3_s": Packing(32, 8), "iq1_s": Packing(32, 8), "iq1_m": Packing(16, 8),
     "tq1_0": Packing(32, 4), "tq2_0": Packing(32, 4),
 }
+ROUNDED = {8: "q8_0", 4: "q4_0"}  # the layout that floats are rounded to, by bits
 FP8 = "f8_e4m3"  # codes of 8 bits without infinities (OCP 8-bit floating point 1.0); values only together with factors
 WIDTHS = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, FP8: 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 ELEMS = (*WIDTHS, *BLOCKS)

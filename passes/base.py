@@ -179,6 +179,17 @@ def _copy(op: Any, fields: dict[str, Any]) -> Op:
     return made
 
 
+def with_weights(graph: Graph, now: dict[Value, Value]) -> Graph:
+    """The graph with each weight that `now` names replaced by another under the same name."""
+    weights = {k: v for k, w in graph.weights.items() if isinstance(v := now.get(w, w), Weight)}
+    new = Graph(graph.name, graph.stage, list(graph.inputs), weights, dict(graph.dims), output_names=list(graph.output_names))
+    builder, values = Builder(new), dict(now)
+    for op in graph.ops:
+        values |= zip(op.results, copy(op, values, builder).results, strict=True)
+    new.outputs = [values.get(v, v) for v in graph.outputs]
+    return new
+
+
 def sweep(graph: Graph) -> Graph:
     """Drops ops, weights and optional inputs that nothing reads."""
     live = set(graph.outputs)

@@ -11,6 +11,7 @@ from uaii.ir.recipe import Recipe, make
 from uaii.ir.target import Target
 from uaii.ir.types import BLOCKS, FLOATS, PACKINGS
 from uaii.passes.base import Answer, Pass, Rewrite, Why
+from uaii.passes.pack_weights import fine, integers
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class PackExperts(Pass):
         stem, parts = stem_of(gate), []
         for name, recipe, of in (("fc1", fc1, (gate, up)), ("fc2", down.recipe, (down,))):
             parts.append(rw.weight(f"{stem}.{name}.quants", _flat(make("quants", recipe, bits)), *of))
-            parts.append(rw.weight(f"{stem}.{name}.scales", _fine("scales", recipe, block), *of))
+            parts.append(rw.weight(f"{stem}.{name}.scales", fine("scales", recipe, block), *of))
         made = ExpertKernel(op.x, op.logits, parts[0], parts[2], parts[1], parts[3], op.correction, *biases(op, rw, stem),
                             bits=bits, block=block, int8_activations=True, **routing(op))
         refusal = self.target.refuses(made)
@@ -69,7 +70,7 @@ class BranchExperts(Pass):
             for what in ("quants", "scales", "offsets"):
                 if what == "offsets" and not any(p.affine for p in how):
                     continue
-                rows = [_quants(w.recipe, bits, block) if what == "quants" else _fine(what, w.recipe, block) for w in parts]
+                rows = [integers(w.recipe, bits, block) if what == "quants" else fine(what, w.recipe, block) for w in parts]
                 recipe = make("join", *rows) if len(rows) > 1 else rows[0]
                 made[name if what == "quants" else f"{name}_{what}"] = rw.weight(f"{stem}.{name}.{what}", recipe, *parts)
             made |= {f"bits{number}": bits, f"block{number}": block}
@@ -123,20 +124,6 @@ def _flat(quants: Recipe) -> Recipe:
     """[X,N,K/block,bytes] as [X,N,K*bits/8]."""
     n, rows, blocks, width = quants.type.sizes
     return make("reshape", quants, (n, rows, blocks * width))
-
-
-def _quants(blocks: Recipe, bits: int, block: int) -> Recipe:
-    """The integers [X,N,K/block,block*bits/8]."""
-    whole = make("quants", blocks, bits)
-    n, rows, count, width = whole.type.sizes
-    times = PACKINGS[blocks.type.elem].size // block
-    return whole if times == 1 else make("reshape", whole, (n, rows, count * times, width // times))
-
-
-def _fine(what: str, blocks: Recipe, block: int) -> Recipe:
-    """Scales or offsets for each `block` values, of a layout that has one for as many or for more."""
-    whole, times = make(what, blocks), PACKINGS[blocks.type.elem].size // block
-    return whole if times == 1 else make("spread", whole, times)
 
 
 def stem_of(gate: Weight) -> str:

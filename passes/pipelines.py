@@ -17,10 +17,12 @@ from uaii.passes.lower_attention import FoldHeads, FuseRope, LowerAttention, Low
 from uaii.passes.lower_experts import BranchExperts, LowerExperts, LowerLatentAttention, PackExperts
 from uaii.passes.merge_duplicates import MergeDuplicates
 from uaii.passes.pack_weights import Dequantise, DequantiseEmbedding, PackEmbedding, PackLinear
+from uaii.passes.quantise_weights import QuantiseWeights
 from uaii.passes.share_tied import ShareTied
 from uaii.passes.widen_weights import WidenWeights
 
-WEIGHTS = ("auto", "f32")
+BITS = {"int8": 8, "int4": 4}  # what floats are rounded to
+WEIGHTS = ("auto", "f32", *BITS)
 
 
 def to_core(context: int) -> list[AnyPass]:
@@ -29,14 +31,15 @@ def to_core(context: int) -> list[AnyPass]:
 
 
 def to_ort(target: Target, context: int, weights: str = "auto") -> list[AnyPass]:
-    """core -> ort. `context` bounds the rotation tables; `weights` is one of WEIGHTS."""
+    """core -> ort. `context` bounds the rotation tables; `weights` is one of WEIGHTS. Raises Usage U020."""
     if weights not in WEIGHTS:
         raise Usage("U020", f"--weights {weights} is not one of {', '.join(WEIGHTS)}")
     packing: Sequence[AnyPass] = [
-        PackLinear(target), PackEmbedding(), PackExperts(target), BranchExperts(target)] if weights == "auto" else []
-    return [LowerAttention(context), LowerLatentAttention(), FuseRope(target, context), LowerRope(), FoldHeads(), FuseQkv(),
-            FuseGateUp(), *packing, Dequantise(), DequantiseEmbedding(), LowerExperts(), WidenWeights(), FuseSkipNorm(),
-            MergeDuplicates(), FlattenRows(), FuseOffsets(), ShareTied(), CheckCapabilities(target)]
+        PackLinear(target), PackEmbedding(), PackExperts(target), BranchExperts(target)] if weights != "f32" else []
+    rounding: Sequence[AnyPass] = [QuantiseWeights(BITS[weights])] if weights in BITS else []
+    return [*rounding, LowerAttention(context), LowerLatentAttention(), FuseRope(target, context), LowerRope(), FoldHeads(),
+            FuseQkv(), FuseGateUp(), *packing, Dequantise(), DequantiseEmbedding(), LowerExperts(), WidenWeights(),
+            FuseSkipNorm(), MergeDuplicates(), FlattenRows(), FuseOffsets(), ShareTied(), CheckCapabilities(target)]
 
 
 def pipeline(target: Target, context: int, weights: str = "auto") -> list[AnyPass]:

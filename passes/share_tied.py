@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from uaii.ir.core import Builder, Graph, Value, Weight
+from uaii.ir.core import Graph, Value, Weight
 from uaii.ir.loc import By
 from uaii.ir.recipe import Recipe, make
-from uaii.passes.base import Entry, GraphPass, copy
+from uaii.passes.base import Entry, GraphPass, with_weights
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,7 @@ class ShareTied(GraphPass):
                 whence = By(self.name, self.why, (w.loc,) if w.loc else ())
                 views[w] = Weight(w.type, w.name, recipe=make("view", owner.name, w.type), loc=whence)
                 journal.append(Entry(self.name, w.name, f"{w.type.nbytes} bytes of @{owner.name}", applied=True))
-        weights = {k: v for k, w in graph.weights.items() if isinstance(v := views.get(w, w), Weight)}
-        new = Graph(graph.name, graph.stage, list(graph.inputs), weights, dict(graph.dims),
-                    output_names=list(graph.output_names))
-        builder, now = Builder(new), views
-        for op in graph.ops:
-            now |= zip(op.results, copy(op, now, builder).results, strict=True)
-        new.outputs = [now.get(v, v) for v in graph.outputs]
-        return new, journal
+        return with_weights(graph, views), journal
 
 
 def _bytes_of(recipe: Recipe) -> Recipe:

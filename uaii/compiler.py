@@ -2,9 +2,7 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
-import resource
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from uaii import __version__
+from uaii.backends.losses import Loss
 from uaii.backends.onnx import artifact, capabilities
 from uaii.backends.onnx.emit import emit
 from uaii.backends.onnx.writer import DATA, Progress, write
@@ -22,6 +21,7 @@ from uaii.frontend.open import open_checkpoint
 from uaii.frontend.tokenizer.source import stop_ids_of, tokenizer_of
 from uaii.ir.core import Graph, Op
 from uaii.ir.diag import Usage
+from uaii.ir.memory import peak_bytes
 from uaii.ir.ops import DynamicFreqs, Gqa, KeyLengths, LatentGqa, LengthFreqs
 from uaii.measure import fits_memory
 from uaii.passes.base import Entry, run
@@ -45,6 +45,7 @@ class Compiled:
     options: dict[str, Any]
     context: int
     steps: list[Step] = field(default_factory=list)
+    losses: dict[str, Loss] = field(default_factory=dict)  # of rounded tensors, once written
 
 
 @dataclass
@@ -116,7 +117,8 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
     for text in (*done.lowered.build.notes, *notes):
         say(text)
     with artifact.folder(Path(out)) as temp:
-        write(model, done.graph, done.checkpoint, temp, progress, emitted.views)
+        written = write(model, done.graph, done.checkpoint, temp, progress, emitted.views)
+        done.losses = written.losses
         _write_text(temp, done, hparams, tokenizer, stop_ids)
         manifest = artifact.finish(temp, {
             "uaii": __version__, **record(done, emitted.origins),
@@ -127,7 +129,7 @@ def compile_model(path: Path | str, out: Path | str, *, target: str = "cpu", wei
             "rope_switch": next((op.limit for op in done.graph.ops if isinstance(op, LengthFreqs)), None),
             "stop_ids": list(stop_ids),
             "tokenizer": notes, "notes": done.lowered.build.notes,
-        })
+        }, {DATA: written.sha256})
     summary = _summary(done, manifest["tensors"], Path(out), time.monotonic() - begun)
     return Artifact(Path(out), manifest, summary)
 
@@ -167,8 +169,8 @@ def _write_text(temp: Path, done: Compiled, hparams: dict[str, Any], tok: Tokeni
 
 
 def _summary(done: Compiled, tensors: list[dict[str, Any]], out: Path, seconds: float) -> dict[str, Any]:
-    """What a person wants to know after a compile. Bytes are of files; peak memory is this process's resident set."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)
+    """What a person wants to know after a compile. Bytes are of files; peak memory is this process's, None where not known."""
+    rounded = [t for t in tensors if t["held"] == "quantised"]
     return {
         "family": done.lowered.family.name, "layers": done.lowered.hparams["layers"],
         "parameters": done.lowered.parameters,
@@ -176,6 +178,8 @@ def _summary(done: Compiled, tensors: list[dict[str, Any]], out: Path, seconds: 
         "packed": sum(t["held"] == "packed" for t in tensors), "float": sum(t["held"] == "float" for t in tensors),
         "dequantised": sum(t["held"].startswith("dequant") for t in tensors), "experts": dict(Counter(
             t["packing"] or t["held"] for t in tensors if EXPERTS.fullmatch(t["use"]))),
+        "quantised": len(rounded), "worst_error": max(
+            ({"tensor": t["tensor"], **t["error"]} for t in rounded if t["error"]), key=lambda e: e["rms"], default=None),
         "bytes_in": sum(t.nbytes for t in done.checkpoint.tensors.values()), "bytes_out": (out / DATA).stat().st_size,
-        "seconds": round(seconds, 2), "peak_bytes": peak,
+        "seconds": round(seconds, 2), "peak_bytes": peak_bytes(),
     }

@@ -95,6 +95,10 @@ class Explanation:
                 "ops": last["ops"], "nodes": len(r["origins"]) or None}
         out |= {f"keys_{u}": keys.count(u) for u in dict.fromkeys(keys)}
         out |= {f"tensors_{h.split()[0]}": held.count(h) for h in dict.fromkeys(held)}
+        losses = [t for t in r["tensors"] if t.get("error")]
+        if losses:
+            worst = max(losses, key=lambda t: t["error"]["rms"])
+            out["worst_error"] = f"{lost(worst)}: {worst['tensor']}"
         out |= {"bytes_in": sum(t["bytes"] for t in r["tensors"]), "read_per_token": last["read_per_token"],
                 "kv_per_token": r.get("kv_bytes_per_token")}
         if self.compiled is not None:
@@ -141,6 +145,14 @@ def _place(name: str, ran: Sequence[str]) -> int:
     if name not in ran:
         raise Usage("U040", f"no pass {name} has run here" + near(name, ran), hint=f"passes: {', '.join(ran)}")
     return ran.index(name)
+
+
+def lost(tensor: dict[str, Any]) -> str:
+    """What rounding took from a tensor of a record, as parts of its values' root mean square; empty where nothing was rounded."""
+    if tensor["held"] != "quantised":
+        return ""
+    loss = tensor["error"]
+    return f"{100 * loss['rms']:.3g} % rms, {100 * loss['largest']:.3g} % largest" if loss else "measured by a compile"
 
 
 def near(name: str, names: Iterable[str]) -> str:

@@ -55,14 +55,15 @@ def dtypes(ckpt: Checkpoint) -> dict[str, int]:
     return dict(Counter(t.type.elem.upper() for t in ckpt.tensors.values()).most_common())
 
 
-def facts(ckpt: Checkpoint, family: Family | None, made: Compiled | None) -> Facts:
-    """Every fact that can be told, None for what cannot. `made` is the checkpoint taken as far as it goes.
+def facts(ckpt: Checkpoint, family: Family | None, made: Compiled | None, weights: str = "auto") -> Facts:
+    """Every fact that can be told, None for what cannot. `made` is the checkpoint taken as far as it goes; `weights` is what a
+    configuration without weights is planned with.
 
     Sizes in tokens, heads and features; `parameters` counts stored values; `*_bytes` are bytes.
     """
     c = family.config.peek(family.name, ckpt) if family else DecoderConfig.peek("unknown", ckpt)
     out: Facts = {name: _size(c, entry, family is not None) for name, entry in SIZES.items()}
-    plan = made or _planned(ckpt)
+    plan = made or _planned(ckpt, weights)
     if plan is not None:
         out["vocab"], out["context"] = plan.lowered.hparams["vocab_size"], plan.lowered.context_length
     out["vocab"] = out["vocab"] or _rows(ckpt)
@@ -161,7 +162,7 @@ def _tied(c: Config, ckpt: Checkpoint, made: Compiled | None) -> bool | None:
     return bool(said) if said is not None and ckpt.format == "hf" else None
 
 
-def _planned(ckpt: Checkpoint) -> Compiled | None:
+def _planned(ckpt: Checkpoint, weights: str) -> Compiled | None:
     """What a configuration without its weights would compile to, a quantisation that is not read taken for none; None when
     there are weights, or it is not that far."""
     if ckpt.tensors or ckpt.format != "hf":
@@ -169,7 +170,7 @@ def _planned(ckpt: Checkpoint) -> Compiled | None:
     unread = [k for k in KEYS if k in ckpt.metadata] if read_method(ckpt.metadata) is None else []
     try:
         lowered = lower(ckpt, frozenset(unread), builds=Supposed)
-        options = {"target": "cpu", "weights": "auto"}
+        options = {"target": "cpu", "weights": weights}
         steps = [first_step(lowered.graph)]
         return rewrite(Compiled(ckpt, lowered, lowered.graph, [], [], options, lowered.context_length, steps))
     except Diagnostic:

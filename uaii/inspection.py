@@ -90,7 +90,7 @@ def inspect(path: Path | str, *, target: str = "cpu", weights: str = "auto", con
     report.family = family.name if family else "unknown"
     report.format, report.architecture = ckpt.format, architecture(ckpt)
     report.layout = f"{report.family}, {ckpt.format} names" if "layout" in reached else None
-    report.facts = facts(ckpt, family, made)
+    report.facts = facts(ckpt, family, made, weights)
     report.tokenizer = _describe(text)
     kinds = dtypes(ckpt)
     says = {"architecture": report.architecture or "not named", "layout": report.layout or "",

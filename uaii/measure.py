@@ -5,6 +5,7 @@ from uaii.backends.reference import BY_ROWS
 from uaii.backends.rows import held
 from uaii.ir.core import Graph, Op, Weight
 from uaii.ir.diag import Unsupported
+from uaii.ir.memory import available_bytes, size
 from uaii.ir.ops import Embedding, EmbeddingNBits, Gqa, LatentAttention, LatentGqa, Routed
 from uaii.ir.recipe import COMPUTED
 from uaii.ir.types import WIDTHS
@@ -42,24 +43,18 @@ def loaded(graph: Graph) -> int:
 
 def fits_memory(graph: Graph) -> None:
     """Raises Unsupported C402 when one weight is larger than the memory of this process: a run holds each whole."""
-    from uaii.cli.doctor import memory
-    from uaii.cli.shell import size
-
-    total, _ = memory()
+    total, _ = available_bytes()
     made = [w for w in graph.weights.values() if w.recipe.op not in ("view", *COMPUTED)]
     largest = max(made, key=lambda w: w.type.nbytes, default=None)
     if largest is not None and 0 < total < largest.type.nbytes:
         raise Unsupported("C402", f"weight {largest.name} is {size(largest.type.nbytes)} which exceeds the memory of this "
                           f"process, {size(total)}", largest.loc, why="a run holds every weight in memory",
-                          hint="use a quantized GGUF, or a machine with more memory")
+                          hint="use a quantized GGUF, --weights int8 or int4, or a machine with more memory")
 
 
 def fits_reference(graph: Graph) -> None:
     """Raises Unsupported C403 when the reference cannot hold what one op takes of its weights, in f64."""
-    from uaii.cli.doctor import memory
-    from uaii.cli.shell import size
-
-    total, _ = memory()
+    total, _ = available_bytes()
     needs = [(sum(held(w, n in BY_ROWS[type(op)]) for n in op.operand_names if isinstance(w := getattr(op, n), Weight)), op)
              for op in graph.ops]
     most, op = max(needs, key=lambda need: need[0])

@@ -111,10 +111,12 @@ def experts_held(graph: Graph) -> str | None:
 
 def tensors(done: Compiled) -> list[dict[str, Any]]:
     """Per stored tensor: type and bytes in, its use in the family, the initializers it feeds, how it is held (`packing` says
-    from which layout to how many bits), and whether the values are exact."""
+    from which layout to how many bits), whether the values are exact and, of those that were rounded, the error as parts of the
+    values' root mean square: its own (rms) and the largest; None when nothing was written."""
     users: dict[str, list[str]] = {}
     packings: dict[str, str] = {}
     values: set[str] = set()
+    rounded: set[str] = set()
     for w in done.graph.weights.values():
         recipe = w.recipe if w.recipe.op != "view" else done.graph.weights[w.recipe.args[0]].recipe
         for name in recipe.loads:
@@ -122,11 +124,15 @@ def tensors(done: Compiled) -> list[dict[str, Any]]:
         for part in recipe.parts:
             packings |= dict.fromkeys(part.loads, _packing(part)) if part.op == "quants" else {}
             values |= set(part.loads) if part.op in ("dequant", FP8) else set()
+            rounded |= set(part.loads) if part.op == "quantise" else set()
     use = {row["tensor"]: row["use"] for row in done.lowered.tensor_account()}
     report = []
     for name, t in done.checkpoint.tensors.items():
         held = users.get(name, [])
-        how = "unused" if not held else "packed" if name in packings else "dequantised to f32" if name in values else "float"
+        how = ("unused" if not held else "quantised" if name in rounded else "packed" if name in packings else
+               "dequantised to f32" if name in values else "float")
+        loss = done.losses.get(name)
         report.append({"tensor": name, "stored": str(t.type), "bytes": t.nbytes, "use": use[name], "held": how,
-                       "packing": packings.get(name), "exact": t.type.elem != "f64", "initializers": held})
+                       "packing": packings.get(name), "exact": t.type.elem != "f64" and name not in rounded,
+                       "error": loss and loss.record(), "initializers": held})
     return report

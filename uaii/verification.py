@@ -1,8 +1,6 @@
 """Whether an artifact computes what its checkpoint means: its files, its source, its weights, its logits."""
 from __future__ import annotations
 
-import platform
-import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +23,7 @@ from uaii.distances import EXPERTS, F32, INT8, Choices, Distance, choices, diffe
 from uaii.explanation import explain
 from uaii.ir.core import Graph, Op
 from uaii.ir.diag import Diagnostic, Usage
+from uaii.ir.memory import peak_bytes
 from uaii.ir.ops import ExpertKernel
 from uaii.measure import fits_reference
 from uaii.sources import reopened
@@ -56,7 +55,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     error: Diagnostic | None = None
     seconds: float = 0.0
-    peak_bytes: int = 0
+    peak_bytes: int | None = None
 
     @property
     def verdict(self) -> str:
@@ -107,7 +106,7 @@ def verify(artifact: Path | str, source: Path | str | None = None, *, prompt: st
             raise
         report.error = err
     report.seconds = time.monotonic() - begun
-    report.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)
+    report.peak_bytes = peak_bytes()
     return report
 
 

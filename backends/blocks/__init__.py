@@ -41,6 +41,8 @@ def _own(raw: Array, kind: str) -> Array:
 def quants(raw: Array, kind: str, bits: int) -> Array:
     """u8 [blocks, bytes] to u8 [sub-blocks, size*bits/8]: q - zero + 2^(bits-1), low bits first."""
     made, size = KINDS[kind], PACKINGS[kind].size
+    if bits == 4 and made.pairs is not None:
+        return made.pairs(raw).reshape(-1, size // 2)
     shift = (1 << (bits - 1)) - made.zero
     q = made.integers(raw).reshape(-1, size)
     unsigned = q.view(np.uint8) + np.uint8(shift & 0xFF)

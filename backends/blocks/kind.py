@@ -22,24 +22,36 @@ def _none(raw: Array) -> None:
 class Kind:
     """`raw` is u8 [blocks, bytes]. integers: i8 or u8 [blocks, values]; scale and minimum: f32 [blocks, sub-blocks].
 
-    `zero` is the integer in the middle: the value 0 of a symmetric kind, the kernel's zero of an affine one.
+    `zero` is the integer in the middle: the value 0 of a symmetric kind, the kernel's zero of an affine one. `pairs`, of kinds
+    that store integers of four bits with 8 in the middle, are those two to a byte, the first in the low half.
     """
 
     integers: Callable[[Array], Array]
     scale: Callable[[Array], Array]
     minimum: Callable[[Array], Array | None] = _none
     zero: int = 0
+    pairs: Callable[[Array], Array] | None = None
 
 
 def half(raw: Array, start: int) -> Array:
-    """The f16 at byte `start` of each block, as f32 [blocks, 1]."""
-    return np.ascontiguousarray(raw[:, start:start + 2]).view(np.float16).astype(np.float32)
+    """The f16 at the even byte `start` of each block, which is a whole number of words, as f32 [blocks, 1]."""
+    return np.ascontiguousarray(raw).view(np.float16)[:, start // 2, None].astype(np.float32)
 
 
 def nibbles(raw: Array, start: int, stop: int) -> Array:
     """Groups of bytes whose low nibbles come first, then their high ones: u8 [blocks, 2*(stop-start)], one group a block."""
     qs = raw[:, start:stop]
     return np.concatenate([qs & 15, qs >> 4], axis=1)
+
+
+def paired(raw: Array, start: int, stop: int, group: int) -> Array:
+    """The nibbles of groups of bytes, low ones first and then high ones, two neighbours to a byte: u8 [blocks, stop-start]."""
+    words = np.ascontiguousarray(raw[:, start:stop]).view(np.uint16).ravel()
+    out = np.empty((len(words) * 2 // group, 2, group // 16), np.uint64)
+    for i, nibble in enumerate((words & np.uint16(0x0F0F), words >> np.uint16(4) & np.uint16(0x0F0F))):
+        nibble |= nibble >> np.uint16(4)
+        out[:, i] = nibble.astype(np.uint8).view(np.uint64).reshape(-1, group // 16)
+    return out.view(np.uint8).reshape(len(raw), -1)
 
 
 def fields(raw: Array, start: int, stop: int, group: int, shifts: tuple[int, ...], mask: int) -> Array:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from uaii.backends.blocks.kind import Array, Kind, fields, half
+from uaii.backends.blocks.kind import Array, Kind, fields, half, paired
 
 PAIRS = (0, 4)
 QUADS = (0, 2, 4, 6)
@@ -71,7 +71,8 @@ def _tq1_integers(raw: Array) -> Array:
 KQUANTS = {
     "q2_k": Kind(lambda r: fields(r, 16, 80, 32, QUADS, 3), _q2_scale, _q2_minimum, zero=2),
     "q3_k": Kind(_q3_integers, _q3_scale, zero=4),
-    "q4_k": Kind(lambda r: fields(r, 16, 144, 32, PAIRS, 15), _k_scale, _k_minimum, zero=8),
+    "q4_k": Kind(lambda r: fields(r, 16, 144, 32, PAIRS, 15), _k_scale, _k_minimum, zero=8,
+                 pairs=lambda r: paired(r, 16, 144, 32)),
     "q5_k": Kind(_q5_integers, _k_scale, _k_minimum, zero=16),
     "q6_k": Kind(_q6_integers, _q6_scale, zero=32),
     "tq1_0": Kind(_tq1_integers, lambda r: np.repeat(half(r, 52), 8, axis=1), zero=1),

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from uaii.backends.blocks.kind import Array, Kind, half, nibbles
+from uaii.backends.blocks.kind import Array, Kind, half, nibbles, paired
 
 
 def _five_bits(raw: Array, high: int) -> Array:
@@ -17,8 +17,9 @@ def _int8(raw: Array) -> Array:
 
 
 SIMPLE = {
-    "q4_0": Kind(lambda r: nibbles(r, 2, 18), lambda r: half(r, 0), zero=8),
-    "q4_1": Kind(lambda r: nibbles(r, 4, 20), lambda r: half(r, 0), lambda r: half(r, 2), zero=8),
+    "q4_0": Kind(lambda r: nibbles(r, 2, 18), lambda r: half(r, 0), zero=8, pairs=lambda r: paired(r, 2, 18, 16)),
+    "q4_1": Kind(lambda r: nibbles(r, 4, 20), lambda r: half(r, 0), lambda r: half(r, 2), zero=8,
+                 pairs=lambda r: paired(r, 4, 20, 16)),
     "q5_0": Kind(lambda r: _five_bits(r, 2), lambda r: half(r, 0), zero=16),
     "q5_1": Kind(lambda r: _five_bits(r, 4), lambda r: half(r, 0), lambda r: half(r, 2), zero=16),
     "q8_0": Kind(_int8, lambda r: half(r, 0)),

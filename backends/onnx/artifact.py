@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -107,16 +107,20 @@ def _sync(path: Path) -> None:
             os.close(fd)
 
 
-def finish(temp: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Writes uaii.json last: every file with its size and sha256, and `complete`."""
+def finish(temp: Path, manifest: dict[str, Any], sums: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Writes uaii.json last: every file with its size and sha256, and `complete`. `sums` are those sha256 that are known."""
     files = {}
     for path in sorted(p for p in temp.rglob("*") if p.is_file()):
-        with path.open("rb") as f:
-            digest = hashlib.file_digest(f, "sha256").hexdigest()
-        files[path.relative_to(temp).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
+        name = path.relative_to(temp).as_posix()
+        files[name] = {"bytes": path.stat().st_size, "sha256": (sums or {}).get(name) or _sha256(path)}
     whole = {"format": FORMAT, **manifest, "files": files, "complete": True}
     (temp / MANIFEST).write_text(json.dumps(whole, ensure_ascii=False, indent=1), "utf-8", errors="backslashreplace")
     return whole
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def genai_config(hparams: dict[str, Any], heads: int, width: int, stop_ids: tuple[int, ...], bos: int | None,

@@ -5,7 +5,7 @@ from typing import Any
 
 from uaii.ir import ops
 from uaii.ir.diag import Usage
-from uaii.ir.target import Kernel, Limit, Target
+from uaii.ir.target import CALL, Kernel, Limit, Target
 
 
 def _head(op: Any) -> int:
@@ -42,11 +42,11 @@ CPU = Target("cpu", (
     Kernel(ops.Embedding, "Gather"),
     Kernel(ops.EmbeddingNBits, "GatherBlockQuantized", attrs={"bits": (4, 8), "block": (16, 32)}),
     Kernel(ops.Linear, "FusedMatMul"),
-    _nbits("MatMulNBits(int8)", 4, 32, int8=True, cost=0.11),
-    _nbits("MatMulNBits(int8)", 8, 32, int8=True, cost=0.20),
-    _nbits("MatMulNBits(int8)", 8, 16, int8=True, cost=0.21),
-    _nbits("MatMulNBits(f32)", 4, 32, int8=False, cost=0.48),
-    Kernel(ops.BlockSum, "ReduceSum"), Kernel(ops.BlockSpread, "Tile"),
+    _nbits("MatMulNBits(int8)", 4, 32, int8=True, cost=0.30),
+    _nbits("MatMulNBits(int8)", 8, 32, int8=True, cost=0.35),
+    _nbits("MatMulNBits(int8)", 8, 16, int8=True, cost=0.40),
+    _nbits("MatMulNBits(f32)", 4, 32, int8=False, cost=1.12),
+    Kernel(ops.BlockSum, "Reshape, ReduceSum", call=2 * CALL), Kernel(ops.BlockSpread, "Tile"),
     Kernel(ops.RmsNorm, "SimplifiedLayerNormalization", attrs={"offset": (0.0,)}),
     Kernel(ops.SkipRmsNorm, "SkipSimplifiedLayerNormalization", limits=ROWS),
     Kernel(ops.LayerNorm, "LayerNormalization", attrs={"offset": (0.0,)}),
@@ -62,7 +62,7 @@ CPU = Target("cpu", (
     Kernel(ops.RopeTable, "Cos, Sin"), Kernel(ops.Rotary, "RotaryEmbedding"), Kernel(ops.KeyLengths, "ReduceSum"),
     Kernel(ops.TotalLength, "Shape"),
     Kernel(ops.Gqa, "GroupQueryAttention", limits=GQA_LIMITS),
-    Kernel(ops.LatentGqa, "GroupQueryAttention", limits=(
+    Kernel(ops.LatentGqa, "GroupQueryAttention, If", limits=(
         Limit("a latent row whose width is a multiple of 8", lambda op: int(op.past.type.shape[3]) % 8 == 0),)),
     Kernel(ops.ExpertKernel, "MoE", attrs={"block": (0,)}),
     Kernel(ops.ExpertBranches, "If, MatMulNBits(int8)", limits=BRANCHES, cost=0.2,

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -59,10 +59,10 @@ class Body:
             self.node("Constant", outputs=self.named[name], value=numpy_helper.from_array(a))
         return self.named[name]
 
-    def graph(self, result: str) -> onnx.GraphProto:
-        """The nodes as a branch that yields `result`, f32."""
-        out = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
-        return helper.make_graph(self.nodes, self.prefix or "branch", [], [out])
+    def graph(self, *results: str | onnx.ValueInfoProto, inputs: Sequence[onnx.ValueInfoProto] = ()) -> onnx.GraphProto:
+        """The nodes as a branch, or a loop's body, that yields `results`: f32 where only the name is given."""
+        outs = [helper.make_tensor_value_info(r, TensorProto.FLOAT, None) if isinstance(r, str) else r for r in results]
+        return helper.make_graph(self.nodes, self.prefix or "branch", inputs, outs)
 
 
 def function(kind: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: Callable[[Body], None]) -> onnx.FunctionProto:

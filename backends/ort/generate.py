@@ -1,7 +1,6 @@
 """Generation: a prompt's ids in, tokens and text out one by one, with the reason why it ended and what it took."""
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from uaii.backends.ort.continuation import Continuation, FinishReason, Request, 
 from uaii.backends.ort.sampling import Sampling
 from uaii.backends.ort.session import Logits, Session
 from uaii.ir.diag import Usage
+from uaii.ir.memory import peak_bytes
 
 
 @dataclass(frozen=True)
@@ -210,15 +210,6 @@ def _result(session: Session, sequence: Continuation, reused: int, prefill: floa
     fresh = len(sequence.prompt) - reused
     stats = Stats(len(sequence.prompt), reused, count, session.load_seconds, prefill, decode,
                   fresh / prefill if prefill else None, (count - 1) / decode if decode and count > 1 else None,
-                  peak_rss_bytes())
+                  peak_bytes())
     return Result(sequence.prompt, list(sequence.tokens), sequence.text, sequence.finish_reason or "interrupted",
                   sequence.stop_string, sequence.tail, sequence.sampler.seed, stats)
-
-
-def peak_rss_bytes() -> int | None:
-    """The process's largest resident size so far in bytes; None where the system does not say."""
-    if sys.platform == "win32":
-        return None
-    import resource
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from uaii.backends.ort.device import usable_cores
-from uaii.cli.doctor import SPEED, memory
+from uaii.cli.doctor import SPEED
+from uaii.ir.memory import available_bytes
 
 BUSY = 0.1      # share of the processor's time that others may take before a warning
 STOLEN = 0.02   # share that the hypervisor may take
@@ -23,7 +24,7 @@ def machine() -> dict[str, Any]:
     name = re.search(r"^model name\s*:\s*(.+)$", said, re.M)
     have = flags[1].split() if flags else []
     return {"cpu": name[1] if name else platform.processor() or platform.machine(), "cores": usable_cores(),
-            "isa": [s for s in SPEED if s in have], "memory_bytes": memory()[0] or None,
+            "isa": [s for s in SPEED if s in have], "memory_bytes": available_bytes()[0] or None,
             "system": f"{platform.system()} {platform.machine()}", "python": platform.python_version(),
             "versions": {name: metadata.version(name) for name in ("onnxruntime", "onnx", "numpy")}}
 

@@ -11,7 +11,7 @@ from uaii.cli.measuring.machine import Watch, machine
 from uaii.cli.measuring.peers import PEERS
 from uaii.cli.measuring.rounds import Contender, Rounds
 from uaii.cli.measuring.subject import Subject
-from uaii.cli.shell import size
+from uaii.ir.memory import size
 
 FORMAT = 1  # of the record; docs/performance.md describes it
 Row = dict[str, Any]
@@ -167,7 +167,7 @@ def facts(record: Row) -> list[tuple[str, str]]:
         ("read", ", ".join(f"{s / 1e9:.1f} GB/s at {t} thread{'s' * (t > 1)}" for t, s in speeds.items() if s) or "not measured"),
         *(("warning", text) for text in record["warnings"]),
         *([("warning", f"interrupted after {done} rounds")] if record["interrupted"] else []),
-        *([("compile", f"{made['seconds']:.1f} s, peak memory {size(made['peak_bytes'] or 0)}")] if made else [])]
+        *([("compile", f"{made['seconds']:.1f} s, peak memory {size(made['peak_bytes'])}")] if made else [])]
 
 
 def _rate(found: list[Row], key: str, n: int, value: str, digits: int = 0) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import statistics
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 from uaii import __version__
 from uaii.cli.measuring.peers import PEERS, Peer, Spec
 from uaii.ir.diag import Diagnostic
+from uaii.ir.memory import peak_bytes, resident_bytes
 
 WARM = 4  # steps before anything is timed
 Reply = dict[str, Any]
@@ -42,9 +42,9 @@ class Engine:
         """Seconds, and resident bytes of this process: `start` with the engine's library imported, `loaded` and `peak`."""
         peer = PEERS[self.peer]()
         import_module(peer.module)
-        start, begun = memory(), time.perf_counter()
+        start, begun = resident_bytes(), time.perf_counter()
         peer.load(self.spec)
-        reply: Reply = {"load_seconds": time.perf_counter() - begun, "start_bytes": start, "loaded_bytes": memory(),
+        reply: Reply = {"load_seconds": time.perf_counter() - begun, "start_bytes": start, "loaded_bytes": resident_bytes(),
                         "version": __version__ if peer.package == "uaii" else metadata.version(peer.package),
                         "prefill": [], "decode": None, "contexts": []}
         peer.prefill(self.ids[:16], True)
@@ -56,7 +56,7 @@ class Engine:
                 times = [_timed(peer.step) for _ in range(self.new)]
                 reply["decode"] = {"tokens": self.new, "seconds": sum(times), "median_step_seconds": statistics.median(times)}
         self._fill(peer, reply)
-        reply["peak_bytes"] = memory("VmHWM")
+        reply["peak_bytes"] = peak_bytes()
         return reply
 
     def _fill(self, peer: Peer, reply: Reply) -> None:
@@ -82,7 +82,7 @@ class Compile:
         from uaii.cli.generate import cached, compiled
         (_, there), begun = cached(self.path, self.options), time.perf_counter()
         out = compiled(self.path, self.options, self.silent)
-        took = None if there else {"seconds": time.perf_counter() - begun, "peak_bytes": memory("VmHWM")}
+        took = None if there else {"seconds": time.perf_counter() - begun, "peak_bytes": peak_bytes()}
         return {"artifact": str(out), "compile": took}
 
 
@@ -126,21 +126,6 @@ def _timed(call: Callable[..., None], *args: Any) -> float:
     begun = time.perf_counter()
     call(*args)
     return time.perf_counter() - begun
-
-
-def memory(what: str = "VmRSS") -> int | None:
-    """Resident bytes of this process, now or at its peak (VmHWM).
-
-    On Linux getrusage of a child starts at its parent's peak, so it serves only where there is no /proc, and for the peak alone.
-    """
-    try:
-        found = re.search(rf"^{what}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
-    except OSError:
-        found = None
-    if found:
-        return int(found[1]) * 1024
-    from uaii.backends.ort.generate import peak_rss_bytes
-    return peak_rss_bytes() if what == "VmHWM" else None
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from uaii.frontend.blob import refuse_placeholder
-from uaii.frontend.hub.http import Client, Failed, Reply, Transient, number
+from uaii.frontend.hub.http import Client, Failed, Headers, Reply, Transient, number
 from uaii.frontend.hub.listing import SHA256, Entry
 from uaii.frontend.hub.record import Done
 from uaii.ir.diag import Diagnostic, Usage
@@ -23,13 +23,19 @@ Tick = Callable[[int, int | None], None]  # bytes of this file so far, and its s
 
 @dataclass
 class Download:
-    """A file on its way into `path`; what has arrived so far is beside it in `part`, its etag in a second one."""
+    """A file on its way into `path`; what has arrived so far is beside it in `part`, its etag in a second one.
+
+    `first` makes the first try of a file of which nothing is there, raising what the others raise. `asked`: uaii itself has
+    asked for the file.
+    """
 
     client: Client
     url: str
     entry: Entry
     path: Path
     tick: Tick
+    first: Callable[[Download], None] | None = None
+    asked: bool = False
     etag: str | None = None
 
     @property
@@ -47,28 +53,30 @@ class Download:
             self.etag = self.mark.read_text("utf-8") if self.mark.exists() else None
         except OSError as err:
             raise unwritable(self.path, err) from None
-        return self.client.patiently(self._attempt, self._have)
+        return self.client.patiently(self._attempt, self.have)
 
-    def _have(self) -> int:
+    def have(self) -> int:
+        """Bytes that have arrived."""
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _attempt(self) -> Done:
-        have = self._have()
-        if have != self.entry.size or not have:
+        have, first, self.first = self.have(), self.first, None
+        if first:
+            first(self)
+        elif have != self.entry.size or not have:
             self._transfer(have)
         done = settle(self.part, self.path, self.entry)
         self.mark.unlink(missing_ok=True)
         return done
 
     def _transfer(self, have: int) -> None:
+        self.asked = True
         with self.client.get(self.url, {"Range": f"bytes={have}-"} if have else None) as reply:
             start = self._start(reply, have)
-            size = self._size(reply, start)
-            if reply.is_page and not self.path.name.endswith((".html", ".md")):
-                raise Failed("the server sent a web page (HTML) instead of the file")
+            size = self.learn(reply.linked, start + reply.length if reply.length is not None else None)
+            self.refuse_page(reply.is_page)
             if start == 0:
-                self.etag = reply.linked.get("ETag")
-                self._write(self.mark, (self.etag or "").encode())
+                self.begin(reply.linked)
             self._receive(reply, start, size)
 
     def _start(self, reply: Reply, have: int) -> int:
@@ -83,14 +91,29 @@ class Download:
             raise Transient("the server does not go on where the download had stopped")
         return have
 
-    def _size(self, reply: Reply, start: int) -> int | None:
-        """The size of the whole file in bytes; learns size and sha256 from the hub's own headers."""
-        linked = number(reply.linked.get("X-Linked-Size"))
-        tag = (reply.linked.get("X-Linked-ETag") or reply.linked.get("ETag") or "").removeprefix("W/").strip('"')
+    def refuse_page(self, is_page: bool) -> None:
+        """Raises Failed for an answer that calls itself a web page."""
+        if is_page and not self.path.name.endswith((".html", ".md")):
+            raise Failed("the server sent a web page (HTML) instead of the file")
+
+    def begin(self, linked: Headers) -> None:
+        """Notes which content the part will hold, before the first byte of it is written."""
+        self.etag = linked.get("ETag")
+        try:
+            self.mark.write_bytes((self.etag or "").encode())
+        except OSError as err:
+            raise unwritable(self.path, err) from None
+
+    def learn(self, linked: Headers, sent: int | None) -> int | None:
+        """The size of the whole file in bytes, and its sha256, from the hub's own headers; `sent` is what the server offers.
+
+        Raises Transient when it offers another size.
+        """
+        size = number(linked.get("X-Linked-Size"))
+        tag = (linked.get("X-Linked-ETag") or linked.get("ETag") or "").removeprefix("W/").strip('"')
         stated = self.entry.sha256 or (tag if SHA256.fullmatch(tag) else None)
-        known = self.entry.size if self.entry.size is not None else linked
+        known = self.entry.size if self.entry.size is not None else size
         self.entry = Entry(self.entry.name, known, stated, self.entry.blob)
-        sent = start + reply.length if reply.length is not None else None
         if known is not None and sent is not None and known != sent:
             raise Transient(f"the server offers {sent} bytes and the file has {known}")
         return known if known is not None else sent
@@ -116,12 +139,6 @@ class Download:
     def _open(self, start: int) -> BinaryIO:
         try:
             return self.part.open("ab" if start else "wb")
-        except OSError as err:
-            raise unwritable(self.path, err) from None
-
-    def _write(self, path: Path, data: bytes) -> None:
-        try:
-            path.write_bytes(data)
         except OSError as err:
             raise unwritable(self.path, err) from None
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.error import URLError
 from urllib.parse import urljoin, urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
@@ -22,6 +22,12 @@ LONGEST_WAIT = 300.  # seconds that a Retry-After may ask for
 LISTING = 1 << 28    # bytes of a JSON answer
 REDIRECTS = (301, 302, 303, 307, 308)
 DROPPED = (OSError, http.client.HTTPException)  # URLError, timeouts, TLS and connection errors are OSErrors
+
+
+class Headers(Protocol):
+    """The headers of an answer; names in any case."""
+
+    def get(self, name: str, /) -> Any: ...
 
 
 class Refused(Exception):
@@ -133,27 +139,14 @@ class Client:
                 self._judge(response, ours)
                 return response, linked
             response.close()
-            url = self._next(url, response.headers.get("Location"))
+            url = redirected(url, response.headers.get("Location"))
         raise Failed(f"more than {HOPS} redirects")
 
-    def _next(self, url: str, location: str | None) -> str:
-        target = urljoin(url, location or "")
-        scheme = urlsplit(target).scheme
-        if not location or scheme not in ("http", "https") or not urlsplit(target).hostname:
-            raise Failed("a redirect that leads nowhere")
-        if urlsplit(url).scheme == "https" and scheme == "http":
-            raise Failed(f"a redirect from https to http, at {urlsplit(target).netloc}")
-        return target
-
     def _judge(self, response: http.client.HTTPResponse, ours: bool) -> None:
-        status = response.status
-        if status in (200, 206, 416):
+        if response.status in (200, 206, 416):
             return
         response.close()
-        # A storage host answers 403 when the signature of its address has run out: the hub then makes a new one.
-        if status in (408, 429) or status >= 500 or (not ours and status in (401, 403, 404)):
-            raise Transient(f"HTTP status {status}", wait_of(response.headers.get("Retry-After")))
-        raise Refused(status, response.headers.get("X-Error-Code") or "")
+        raise refusal(response.status, response.headers, ours)
 
     def patiently(self, attempt: Callable[[], T], progress: Callable[[], int] = lambda: 0) -> T:
         """What `attempt` returns, tried again with growing pauses while it raises Transient.
@@ -189,6 +182,25 @@ class Client:
         except (ValueError, RecursionError):
             what = "a web page (HTML)" if reply.is_page or text.lstrip()[:1] == b"<" else "something that is not JSON"
             raise Failed(f"{self.endpoint.url} answered with {what}") from None
+
+
+def redirected(url: str, location: str | None) -> str:
+    """Where a redirect leads. Raises Failed for no address of the web, and for one without https after one with it."""
+    target = urljoin(url, location or "")
+    scheme = urlsplit(target).scheme
+    if not location or scheme not in ("http", "https") or not urlsplit(target).hostname:
+        raise Failed("a redirect that leads nowhere")
+    if urlsplit(url).scheme == "https" and scheme == "http":
+        raise Failed(f"a redirect from https to http, at {urlsplit(target).netloc}")
+    return target
+
+
+def refusal(status: int, headers: Headers, ours: bool) -> Refused | Transient:
+    """What an answer that is not a file means; `ours`: it comes from the hub itself."""
+    # A storage host answers 403 when the signature of its address has run out: the hub then makes a new one.
+    if status in (408, 429) or status >= 500 or (not ours and status in (401, 403, 404)):
+        return Transient(f"HTTP status {status}", wait_of(headers.get("Retry-After")))
+    return Refused(status, headers.get("X-Error-Code") or "")
 
 
 def wait_of(text: str | None) -> float | None:

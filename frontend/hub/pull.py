@@ -1,6 +1,7 @@
 """`pull`: a model of the hub as a folder that is complete and verified, or an error that says what is missing."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from uaii.ir.loc import File
 
 @dataclass
 class Pulled:
-    """A complete folder. `model` is what a compile takes; sizes in bytes; `fetched` were not there before."""
+    """A complete folder. `model` is what a compile takes; sizes in bytes; `fetched` were not there before, `via` brought them."""
 
     repo: str
     commit: str | None
@@ -25,6 +26,7 @@ class Pulled:
     model: Path
     files: dict[str, Done]
     fetched: list[str] = field(default_factory=list)
+    via: list[str] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
@@ -54,7 +56,9 @@ def pull(client: Client, source: Source, repo: str, out: Path, *, revision: str 
         job.gather(note)
         job.prove(note)
         put_in_place(work, out, job.record)
-    return _pulled(listing, out, choice, job.record, job.names, job.fetched)
+    for text in source.notes:
+        note(text)
+    return _pulled(listing, out, choice, job.record, job.names, job.fetched, source.via)
 
 
 def offline(repo: str, out: Path, *, revision: str | None = None, wish: Wish | None = None) -> Pulled:
@@ -87,6 +91,6 @@ def _wanted(folder: Path, record: Record, choice: Choice) -> list[str]:
 
 
 def _pulled(listing: Listing, out: Path, choice: Choice, record: Record, names: list[str],
-            fetched: list[str] | None = None) -> Pulled:
+            fetched: Sequence[str] = (), via: Sequence[str] = ()) -> Pulled:
     model = out / choice.main if choice.main else out
-    return Pulled(listing.repo, listing.commit, out, model, {n: record.done[n] for n in names}, fetched or [])
+    return Pulled(listing.repo, listing.commit, out, model, {n: record.done[n] for n in names}, list(fetched), list(via))

@@ -1,7 +1,6 @@
-"""Ways to bring files into a folder: uaii's own requests, or a tool of the hub's publisher. All are verified alike."""
+"""Ways to bring files into a folder: huggingface_hub, uaii's own requests, or the program hf. All are verified alike."""
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import subprocess
@@ -12,7 +11,9 @@ from typing import Any, Protocol
 
 from uaii.frontend.hub.download import Download, settle
 from uaii.frontend.hub.http import Client, Failed, Refused, Transient
+from uaii.frontend.hub.library import fill
 from uaii.frontend.hub.listing import Entry, Listing
+from uaii.frontend.hub.package import RANGE, find
 from uaii.frontend.hub.record import Done
 from uaii.ir.diag import Usage
 
@@ -35,7 +36,13 @@ class Meter:
 
 
 class Source(Protocol):
-    """Brings files of a listing into a folder, one at a time, and says for each how it was verified."""
+    """Brings files of a listing into a folder, one at a time, and says for each how it was verified.
+
+    `via` says who has moved bytes, `notes` what a person may want to know of it.
+    """
+
+    via: list[str]
+    notes: list[str]
 
     def bring(self, listing: Listing, entries: Sequence[Entry], folder: Path, meter: Meter,
               done: Callable[[str, Done], None]) -> None:
@@ -47,6 +54,8 @@ class Plain:
     """uaii's own requests."""
 
     client: Client
+    via: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def bring(self, listing: Listing, entries: Sequence[Entry], folder: Path, meter: Meter,
               done: Callable[[str, Done], None]) -> None:
@@ -58,32 +67,60 @@ class Plain:
                 meter.tick(name, at, size)
 
             try:
-                done(e.name, Download(self.client, url, e, folder / e.name, tick).run())
+                done(e.name, self.fetch(Download(self.client, url, e, folder / e.name, tick)))
             except (Refused, Failed) as err:
                 err.name = e.name
                 raise
 
+    def fetch(self, download: Download) -> Done:
+        """Brings one file. Raises Refused, Failed; Usage N711."""
+        done = download.run()
+        if download.asked:
+            self.used("https")
+        return done
+
+    def used(self, name: str) -> None:
+        """Takes down who moves bytes."""
+        self.via += [] if name in self.via else [name]
+
 
 @dataclass
-class Library:
-    """The package huggingface_hub, which knows the hub's own transfer protocol."""
+class Library(Plain):
+    """The package huggingface_hub makes the first try of every file, until one fails; uaii's own requests make all others.
 
-    client: Client
+    `must`: its absence is an error.
+    """
+
+    must: bool = False
+    package: Any = None
+    over: bool = False
 
     def bring(self, listing: Listing, entries: Sequence[Entry], folder: Path, meter: Meter,
               done: Callable[[str, Done], None]) -> None:
         """See Source."""
+        self.package = self.package or find()
+        if self.package is None and self.must:
+            raise Usage("N712", f"huggingface_hub is not installed in a version {RANGE}",
+                        hint=f'pip install "huggingface_hub{RANGE}", or --via https')
+        super().bring(listing, entries, folder, meter, done)
+
+    def fetch(self, download: Download) -> Done:
+        """Brings one file. Raises Refused, Failed; Usage N711."""
+        if self.package is not None and not self.over and not download.have():
+            download.first = self._first
+        return super().fetch(download)
+
+    def _first(self, download: Download) -> None:
+        self.used("huggingface_hub")
         try:
-            hub: Any = importlib.import_module("huggingface_hub")
-        except ImportError:
-            raise Usage("N712", "huggingface_hub is not installed", hint="pip install huggingface_hub, or --via plain") from None
-        for e in entries:
-            try:
-                hub.hf_hub_download(listing.repo, e.name, revision=listing.commit or listing.revision, local_dir=folder,
-                                    endpoint=self.client.endpoint.url, token=self.client.endpoint.token or False)
-            except Exception as err:  # whatever it raises is a failed download; its text may hold a signed address
-                raise Failed(f"huggingface_hub gave up ({type(err).__name__})", e.name) from None
-            done(e.name, _settled(folder, e, meter))
+            fill(self.package, download)
+        except (Refused, Failed):
+            raise
+        except Exception as err:  # whatever the package raises; its text may hold a signed address
+            lost = err if isinstance(err, Transient) else Transient(f"huggingface_hub gave up ({type(err).__name__})")
+            self.notes.append(f"{download.entry.name}: {lost}; from there on by uaii's own requests")
+            self.over = True
+            raise lost from None
 
 
 @dataclass
@@ -91,13 +128,15 @@ class Program:
     """The command `hf`, or the older huggingface-cli, as it is found on PATH."""
 
     client: Client
+    via: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def bring(self, listing: Listing, entries: Sequence[Entry], folder: Path, meter: Meter,
               done: Callable[[str, Done], None]) -> None:
         """See Source."""
         program = shutil.which("hf") or shutil.which("huggingface-cli")
         if program is None:
-            raise Usage("N712", "neither hf nor huggingface-cli is on PATH", hint="pip install huggingface_hub, or --via plain")
+            raise Usage("N712", "neither hf nor huggingface-cli is on PATH", hint="pip install huggingface_hub, or --via https")
         names = [e.name for e in entries]
         call = [program, "download", listing.repo, *names, "--revision", listing.commit or listing.revision, "--local-dir",
                 str(folder)]
@@ -109,6 +148,7 @@ class Program:
             raise Failed(f"{Path(program).name} ended with code {ended.returncode}", absent)
         for e in entries:
             done(e.name, _settled(folder, e, meter))
+        self.via = [Path(program).name]
 
 
 def _settled(folder: Path, entry: Entry, meter: Meter) -> Done:
@@ -123,4 +163,8 @@ def _settled(folder: Path, entry: Entry, meter: Meter) -> Done:
     return found
 
 
-SOURCES: dict[str, Callable[[Client], Source]] = {"plain": Plain, "huggingface_hub": Library, "hf": Program}
+def source(via: str, client: Client) -> Source:
+    """Who moves the bytes: `auto` is huggingface_hub where it is there in a version that was tested, else uaii itself."""
+    if via in ("auto", "huggingface_hub"):
+        return Library(client, must=via != "auto")
+    return Program(client) if via == "hf" else Plain(client)

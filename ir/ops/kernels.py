@@ -40,6 +40,9 @@ class MatMulNBits(Op, name="matmul_nbits", stages="ort"):
         self.need(self.scales.type == Tensor("f32", (n, blocks)), f"scales are {self.scales.type}")
         return self.x.type.reshape(*self.x.type.shape[:-1], n)
 
+    def macs(self) -> int:
+        return self.scales.type.count * self.block
+
 
 class BlockSum(Op, name="block_sum", stages="ort"):
     """Sums of each `block` neighbours along the last axis: [..., K] -> [..., K/block]."""
@@ -243,10 +246,10 @@ class Gqa(Op, name="gqa", stages="ort"):
 
 
 class LatentGqa(Op, name="latent_gqa", stages="ort"):
-    """latent_attention with the projections absorbed: GroupQueryAttention of H heads over the one latent row of each token.
+    """latent_attention on GroupQueryAttention: with the projections absorbed or, for long steps, keys and values written out.
 
-    Head h asks with [q_plain[h] k_up[h] | q_turned[h]], and of what it gets the first c features go through v_up[h]. Operands
-    as in latent_attention; lengths and total as in gqa.
+    Absorbed, head h asks the one latent row of each token with [q_plain[h] k_up[h] | q_turned[h]], and of what it gets the first
+    c features go through v_up[h]. Operands as in latent_attention; lengths and total as in gqa.
     """
 
     q_plain: Value

@@ -34,6 +34,9 @@ class Linear(Op, name="linear"):
             self.need(self.bias.type.shape == (out,), f"bias {self.bias.type} does not span {out} outputs")
         return self.x.type.reshape(*self.x.type.shape[:-1], out)
 
+    def macs(self) -> int:
+        return self.weight.type.count
+
 
 class RmsNorm(Op, name="rms_norm"):
     """x / sqrt(mean(x^2) + eps) * (weight + offset) over the last axis (Zhang & Sennrich 2019)."""

@@ -1,6 +1,7 @@
 """The data file: aligned, every weight's bytes once, and nothing that is not what its type says."""
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ def written(folder: Path, text: str = TEXT) -> tuple[dict[str, Placed], Any, Any
     graph = run(parse(text), [uir.PASSES[p] for p in ("pack-linear", "pack-embedding", "share-tied")])
     model, _ = emit(graph)
     seen: list[tuple[str, int, int]] = []
-    places = write(model, graph, uir.RandomSource(graph), folder, lambda *a: seen.append(a))
-    return places, graph, seen
+    written = write(model, graph, uir.RandomSource(graph), folder, lambda *a: seen.append(a))
+    assert written.sha256 == hashlib.sha256((folder / DATA).read_bytes()).hexdigest()
+    return written.places, graph, seen
 
 
 def test_weights_lie_aligned_one_after_another(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime
@@ -126,6 +127,14 @@ def test_the_cache_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert f"{tmp_path}: 12.3 kB held" in findings()["cache"]["value"]
 
 
+def test_who_moves_the_bytes_of_a_pull(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert findings()["uaii pull"] == {"name": "uaii pull", "state": "ok", "fix": "",
+                                       "value": "by uaii's own requests (no huggingface_hub >=1.31,<3 here)"}
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(__version__="1.31.4"))
+    assert findings()["uaii pull"]["value"] == "by huggingface_hub 1.31.4"
+
+
 def test_a_cache_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("UAII_CACHE", str(tmp_path / "file" / "cache"))
@@ -133,17 +142,9 @@ def test_a_cache_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (found["cache"]["state"], "UAII_CACHE" in found["cache"]["fix"]) == ("problem", True)
 
 
-def test_memory_of_a_limited_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {"/proc/meminfo": "MemTotal:       1000 kB\nMemAvailable:    900 kB\n", "/sys/fs/cgroup/memory.max": "512000\n",
-             "/sys/fs/cgroup/memory.current": "12000\n"}
-    monkeypatch.setattr(doctor, "_text", lambda path: files.get(path, ""))
-    assert doctor.memory() == (512_000, 500_000)
-    files["/sys/fs/cgroup/memory.max"] = "max\n"
-    assert doctor.memory() == (1_024_000, 921_600)
-
-
 def test_instructions_are_words_of_cpuinfo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_text", lambda path: "flags\t\t: fpu avx avx2 avx512_vnni sse\n" if "cpuinfo" in path else "")
+    monkeypatch.setattr(doctor, "available_bytes", lambda: (0, 0))
     found = {f.name: f for f in doctor.machine()}
     assert found["instructions"].value == "avx avx2 avx512_vnni"
     assert (found["memory"].value, found["memory"].state) == ("unknown", "note")

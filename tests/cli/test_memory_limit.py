@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import tiny_llama_for_cli as tiny
 
-from uaii.cli import doctor
+from uaii import measure
 from uaii.compiler import compile_model
 from uaii.inspection import inspect
 from uaii.ir.diag import Unsupported
@@ -17,7 +17,7 @@ from uaii.measure import fits_memory
 def test_the_largest_weight_against_the_memory(tmp_path: Path, total: int, ok: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """0 is a system that does not say."""
     source = tiny.folder(tmp_path / "model")
-    monkeypatch.setattr(doctor, "memory", lambda: (total, total))
+    monkeypatch.setattr(measure, "available_bytes", lambda: (total, total))
     assert inspect(source).ok is ok
     if ok:
         compile_model(source, tmp_path / "out")
@@ -35,7 +35,7 @@ def test_it_is_the_largest_weight_that_counts(tmp_path: Path, monkeypatch: pytes
     graph = through_passes(tiny.folder(tmp_path / "model")).graph
     largest = max(w.type.nbytes for w in graph.weights.values())
     for total, ok in ((largest, True), (largest - 1, False)):
-        monkeypatch.setattr(doctor, "memory", lambda total=total: (total, 0))
+        monkeypatch.setattr(measure, "available_bytes", lambda total=total: (total, 0))
         if ok:
             fits_memory(graph)
         else:

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hub_cases import INDEX, MODEL, SHARDS, Bench, error
+from hub_cases import EACH_WAY, INDEX, MODEL, SHARDS, Bench, error
 from hub_server import COMMIT, cut, elsewhere, moved, stall, status
 
 import uaii
 
+pytestmark = EACH_WAY
 ROOT = Path(uaii.__file__).resolve().parent.parent
 
 
@@ -50,10 +51,13 @@ def test_json_says_what_came(bench: Bench) -> None:
     said = json.loads(bench.pull("--format", "json").stdout)
     assert {f["name"]: f["bytes"] for f in said["files"]} == {n: len(bench.hub.files[n]) for n in MODEL}
     assert (said["commit"], said["model"], sorted(said["fetched"])) == (COMMIT, str(bench.here / "model"), sorted(MODEL))
+    assert said["via"] == [bench.via]
+    said = json.loads(bench.pull("--format", "json").stdout)
+    assert (said["fetched"], said["via"]) == ([], [])
 
 
 def test_the_folder_has_the_name_of_the_repository(bench: Bench) -> None:
-    assert bench.uaii("pull", f"{bench.hub.url}/org/tiny").exit_code == 0
+    assert bench.uaii("pull", f"{bench.hub.url}/org/tiny", "--via", bench.via).exit_code == 0
     assert bench.same(folder="tiny")
 
 
@@ -141,7 +145,8 @@ def test_a_new_commit_that_fails_leaves_the_old_model(bench: Bench) -> None:
 
 def started(bench: Bench) -> subprocess.Popen[str]:
     """The pull as a process of its own."""
-    call = [sys.executable, "-c", "from uaii.cli.main import main; main()", "pull", "org/tiny", "--outdir", "model"]
+    call = [sys.executable, "-c", "from uaii.cli.main import main; main()", "pull", "org/tiny", "--outdir", "model",
+            "--via", bench.via]
     return subprocess.Popen(call, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=bench.here, stderr=subprocess.PIPE, text=True)
 
 

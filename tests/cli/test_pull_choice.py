@@ -1,4 +1,4 @@
-"""Which files of a repository `uaii pull` takes: by layout, quantisation and pattern; and other ways to move the bytes."""
+"""Which files of a repository `uaii pull` takes: by layout, quantisation and pattern; and the program hf."""
 from __future__ import annotations
 
 import json
@@ -168,38 +168,7 @@ def test_pulling_by_pattern_checks_no_layout(bench: Bench) -> None:
     assert "shards of the index are fetched only" in result.stderr
 
 
-# --- other ways
-
-def test_the_package_moves_the_bytes(bench: Bench) -> None:
-    result = bench.pull("--via", "huggingface_hub")
-    assert (result.exit_code, bench.same()) == (0, True), result.stderr
-    assert "hf_hub" in {k.lower(): v for k, v in bench.hub.headers(SHARDS[0])[-1].items()}["user-agent"]
-    assert not (bench.here / "model" / ".cache").exists()
-
-
-def test_what_the_package_brings_is_verified(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    def bring(repo: str, name: str, *, local_dir: Path, **options: object) -> None:
-        (local_dir / name).write_bytes(bench.hub.files[name][:-1])
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", bring)
-    result = bench.pull("--via", "huggingface_hub")
-    assert result.exit_code == 4
-    assert "pull incomplete: missing file config.json" in result.stderr
-
-
-def test_the_package_that_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    def bring(*words: object, **options: object) -> None:
-        raise ValueError("https://storage/x?signature=SECRET")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", bring)
-    result = bench.pull("--via", "huggingface_hub")
-    assert "huggingface_hub gave up (ValueError)" in result.stderr
-    assert "SECRET" not in result.output
-
+# --- the program
 
 def program(bench: Bench, text: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An `hf` on PATH that writes its arguments down, then does what `text` says."""

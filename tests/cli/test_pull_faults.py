@@ -6,9 +6,10 @@ import time
 from email.utils import formatdate
 
 import pytest
-from hub_cases import INDEX, MODEL, SHARDS, Bench, error
+from hub_cases import EACH_WAY, INDEX, MODEL, SHARDS, Bench, error
 from hub_server import cut, elsewhere, instead, length, page, status, wrong_range
 
+pytestmark = EACH_WAY
 SECOND = SHARDS[1]
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 4976698672\n"
 

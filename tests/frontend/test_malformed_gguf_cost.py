@@ -9,11 +9,12 @@ from malformed_gguf import MALFORMED
 
 LIMIT = 300  # MB of resident memory
 CHILD = """
-import resource, sys, time
+import sys, time
 from pathlib import Path
 from uaii.compiler import through_passes
 from uaii.inspection import inspect
 from uaii.ir.diag import Diagnostic
+from uaii.ir.memory import peak_bytes
 
 slowest = 0.0
 for path in sorted(Path(sys.argv[1]).iterdir()):
@@ -24,11 +25,7 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
         assert inspect(path).blockers, path
         print(path.name, error.code)
     slowest = max(slowest, time.perf_counter() - start)
-status = Path("/proc/self/status")
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-if status.exists():  # a child's getrusage begins at its parent's peak on Linux
-    peak = int(next(x for x in status.read_text().splitlines() if x.startswith("VmHWM")).split()[1]) // 1024
-print("peak", peak, "MB; the slowest took", round(1000 * slowest), "ms")
+print("peak", (peak_bytes() or 0) >> 20, "MB; the slowest took", round(1000 * slowest), "ms")
 """
 
 

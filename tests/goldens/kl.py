@@ -1,4 +1,5 @@
-"""How far the packed artifact and llama.cpp are from exact math on a file: `python tests/goldens/kl.py FILE.gguf [TEXT]`.
+"""How far the packed artifact and llama.cpp are from exact math on a file: `python tests/goldens/kl.py FILE.gguf [TEXT]`;
+or how far those of --weights int8 and int4 are on a folder of floats: `python tests/goldens/kl.py FOLDER [TEXT]`.
 
 Run from the repository root with llama-cpp-python 0.3.36 installed. Exact is the artifact of --weights f32, which computes
 on the values that the file's blocks mean. Over teacher-forced positions of TEXT (docs/architecture.md unless given) it
@@ -31,9 +32,9 @@ def artifact(file: Path, weights: str, chunks: Chunks) -> list[np.ndarray]:
     """Logits [S,V] of each chunk; the artifact is removed again."""
     with tempfile.TemporaryDirectory() as temp:
         made = compile_model(file, Path(temp) / "out", weights=weights)
-        stored, written = file.stat().st_size, made.summary["bytes_out"]
-        print(f"{weights}: {written} bytes of weights, {written / stored:.3f} of the file; {made.summary['packed']} tensors "
-              f"packed, {made.summary['dequantised']} dequantised, {made.summary['float']} float", flush=True)
+        stored, written = file.stat().st_size if file.is_file() else made.summary["bytes_in"], made.summary["bytes_out"]
+        held = ", ".join(f"{made.summary[k]} {k}" for k in ("packed", "quantised", "dequantised", "float"))
+        print(f"{weights}: {written} bytes of weights, {written / stored:.3f} of the source; {held} tensors", flush=True)
         model = Session.open(Path(temp) / "out", threads=THREADS)
         return [model.logits(ids) for ids in chunks]
 
@@ -69,8 +70,11 @@ def main(file: Path, text: Path) -> None:
     ids = open_tokenizer(file).encode(text.read_text("utf-8"))[:CHUNK * CHUNKS]
     chunks = [ids[i:i + CHUNK] for i in range(0, len(ids), CHUNK)]
     exact = artifact(file, "f32", chunks)
-    others = {"packed": artifact(file, "auto", chunks), "llama.cpp": llama(file, chunks),
-              "llama.cpp, F16 cache": llama(file, chunks, type_k=1, type_v=1)}
+    if file.is_dir():
+        others = {weights: artifact(file, weights, chunks) for weights in ("int8", "int4")}
+    else:
+        others = {"packed": artifact(file, "auto", chunks), "llama.cpp": llama(file, chunks),
+                  "llama.cpp, F16 cache": llama(file, chunks, type_k=1, type_v=1)}
     print(f"{file.name}: {len(ids)} positions of {text.name}")
     for name, logits in others.items():
         kl, same = distance(exact, logits)

@@ -43,6 +43,7 @@ GOOD = {
     'reshape("a":q8_0[6,64], [2, 3, 64])': "q8_0[2,3,64]", 'quants("a":q4_0[2,3,64], 8)': "u8[2,3,2,32]",
     'mxfp4("a":u8[2,3,4,16], "b":u8[2,3,4])': "mxfp4[2,3,128]",
     'f8_e4m3("a":f8_e4m3[5,6], "b":f32[3,2], 2, 4)': "f32[5,6]",
+    'quantise("a":bf16[3,64], q8_0)': "q8_0[3,64]", 'quantise("a":f64[2,3,32], q4_0)': "q4_0[2,3,32]",
     "fill(1.5, [2, 3])": "f32[2,3]", "block_rows(3, 32, 4)": "u8[3,3,16]",
     "rope_freqs(10000.0, 16, default)": "f32[8]", "rope_cos(rope_freqs(10000.0, 16, linear, 2.0), 32, 1.5)": "f32[32,8]",
     "rope_sin(rope_freqs(10000.0, 16, yarn, 2.0, 1.0, 4.0), 32, 1.5)": "f32[32,8]",
@@ -63,6 +64,8 @@ BAD = {
     'interleave("a":f32[4], "b":f32[4])': "interleave of", 'interleave("a":f32[2,4], "b":f32[2,5])': "interleave of",
     'join("a":f32[2,3], "b":f32[3,3])': "join of", 'every("a":q4_0[4,32], 0, 2, 1)': "every 1 of 0:2",
     'every("a":f32[4,6], 2, 7, 1)': "every 1 of 2:7", 'spread("a":q4_0[4,32], 2)': "spread of q4_0",
+    'quantise("a":f32[3,48], q8_0)': "quantise of f32[3,48] to q8_0", 'quantise("a":f32[64], q8_0)': "quantise of f32[64]",
+    'quantise("a":q8_0[3,64], q4_0)': "quantise of q8_0", 'quantise("a":f32[3,64], q5_0)': "to q5_0",
     'reshape("a":q8_0[4,64], [4, 2, 32])': "rows of q8_0[4,64]", 'scales("a":q4_0[2,48])': "not a whole number of blocks",
 }
 
@@ -157,7 +160,10 @@ def test_rows_of_ones_sum_blocks(block: int, bits: int) -> None:
     'quants(interleave("g":q4_0[8,3,64], "u":q4_0[8,3,64]), 8)', 'spread(scales(join("g":q4_0[8,3,64], "u":q4_0[8,3,64])), 2)',
     'reshape(quants("g":q4_0[8,3,64], 4), [8, 3, 32])', 'cast(stack("a":f16[5,6], "b":f16[5,6], "a":f16[5,6]), f32)',
     'transpose(every("c":f32[8,6,4], 1, 6, 2))',
-    'scales(concat("g":q4_0[8,3,64], "u":q4_0[8,3,64]))', 'dequant("g":q4_0[8,3,64])', 'add(scale("c":f32[8,6,4], 0.5), 1.0)'])
+    'quants(interleave(quantise("f":f16[8,3,64], q8_0), quantise("f":f16[8,3,64], q8_0)), 8)',
+    'scales(stack(quantise("h":f32[5,64], q4_0), quantise("h":f32[5,64], q4_0), quantise("h":f32[5,64], q4_0)))',
+    'quantise("f":f16[8,3,64], q4_0)', 'scales(concat("g":q4_0[8,3,64], "u":q4_0[8,3,64]))', 'dequant("g":q4_0[8,3,64])',
+    'add(scale("c":f32[8,6,4], 0.5), 1.0)'])
 @pytest.mark.parametrize("share", [1, 3, 5])
 def test_slices_of_experts_read_what_they_need(text: str, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recipe that the writer cuts gives the same bytes, and asks for one slice of a stored tensor at a time."""
@@ -165,9 +171,10 @@ def test_slices_of_experts_read_what_they_need(text: str, share: int, monkeypatc
     raw[..., :2] = RNG.normal(size=(8, 3, 2, 1)).astype(np.float16).view(np.uint8).reshape(8, 3, 2, 2)
     a = RNG.normal(size=(5, 6)).astype(np.float16)
     stored = Stored({"g": raw.reshape(8, 3, 36), "u": raw[::-1].reshape(8, 3, 36), "a": a, "b": a + 1,
-                     "c": RNG.normal(size=(8, 6, 4)).astype(np.float32)})
+                     "c": RNG.normal(size=(8, 6, 4)).astype(np.float32), "f": RNG.normal(size=(8, 3, 64)).astype(np.float16),
+                     "h": RNG.normal(size=(5, 64)).astype(np.float32)})
     whole = recipe(text)
-    monkeypatch.setattr(slices, "LARGE", share * whole.type.nbytes // whole.type.sizes[0])
+    monkeypatch.setattr(slices, "LARGE", share * max(p.type.nbytes for p in whole.parts) // whole.type.sizes[0])
     parts = list(slices.slices(whole))
     assert len(parts) == -(-whole.type.sizes[0] // share) and sum(p.type.sizes[0] for p in parts) == whole.type.sizes[0]
     joined = np.concatenate([recipes.evaluate(p, stored) for p in parts])
@@ -244,7 +251,8 @@ def test_tables_of_cosines_and_sines() -> None:
 
 
 @pytest.mark.parametrize("text", [
-    'cast("a":f16[37,64], bf16)', 'dequant("q":q4_1[37,64])', 'quants("q":q4_1[37,64], 4)', 'scales("q":q4_1[37,64])',
+    'cast("a":f16[37,64], bf16)', 'quantise("a":f16[37,64], q8_0)', 'quantise("a":f16[37,64], q4_0)',
+    'dequant("q":q4_1[37,64])', 'quants("q":q4_1[37,64], 4)', 'scales("q":q4_1[37,64])',
     'offsets("q":q4_1[37,64])'])
 @pytest.mark.parametrize("chunk", [1, 64, 65, 200])
 def test_slices_of_rows_give_the_whole(text: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:

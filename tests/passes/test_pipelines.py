@@ -21,13 +21,14 @@ def test_stages_follow_each_other_and_the_check_is_last() -> None:
         assert sorted(names) == sorted(set(names))
         assert names[-1] == "check-capabilities" and names.count("enter-core") == 1
         assert names.index("enter-core") < names.index("lower-attention")
-        assert bool(PACKING & set(names)) == (weights == "auto")
+        assert bool(PACKING & set(names)) == (weights != "f32")
+        assert names.count("quantise-weights") == (weights in ("int8", "int4"))
 
 
 def test_unknown_weights_are_refused() -> None:
     with pytest.raises(Usage) as caught:
         pipeline(CPU, 8, "int3")
-    assert caught.value.code == "U020" and "int3" in caught.value.says
+    assert caught.value.code == "U020" and caught.value.says == "--weights int3 is not one of auto, f32, int8, int4"
 
 
 def test_every_refusal_is_noted_once() -> None:

@@ -14,10 +14,12 @@ from hub_server import Hub, serving
 
 from uaii.cli.main import main
 from uaii.frontend.hub.http import Client
+from uaii.frontend.hub.package import find
 
 SHARDS = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
 INDEX = "model.safetensors.index.json"
 TEXTS = ["config.json", "generation_config.json", "tokenizer.json"]
+TRANSPORTS = ["https", *(["huggingface_hub"] if find() else [])]
 MODEL = [*TEXTS, INDEX, *SHARDS]
 ENV = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "http_proxy", "https_proxy", "all_proxy",
        "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -29,6 +31,7 @@ class Bench:
 
     hub: Hub
     here: Path
+    via: str = "https"
     waits: list[float] = field(default_factory=list)
 
     def uaii(self, *words: str) -> Result:
@@ -36,7 +39,7 @@ class Bench:
         return CliRunner().invoke(main, list(words))
 
     def pull(self, *options: str, repo: str = "org/tiny") -> Result:
-        return self.uaii("pull", repo, "--outdir", "model", *options)
+        return self.uaii("pull", repo, "--outdir", "model", "--via", self.via, *options)
 
     def names(self, folder: str = "model") -> list[str]:
         """The plain files of a folder, without the record."""
@@ -65,18 +68,28 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def bench(repository: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def via() -> str:
+    """Who moves the bytes; a module that marks its tests with EACH_WAY has them run once for each of TRANSPORTS."""
+    return "https"
+
+
+EACH_WAY = pytest.mark.parametrize("via", TRANSPORTS)
+
+
+@pytest.fixture
+def bench(repository: dict[str, bytes], via: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """The repository served; no pause is slept, nothing of the user's environment is seen."""
     here = tmp_path / "here"
     here.mkdir()
     with serving(Hub(dict(repository))) as hub:
-        made = Bench(hub, here)
+        made = Bench(hub, here, via)
         for name in ENV:
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
         monkeypatch.setenv("UAII_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(Client, "pause", lambda self, seconds: made.waits.append(seconds))
+        monkeypatch.setattr("time.sleep", lambda seconds: None)  # huggingface_hub waits a second before it tries again
         monkeypatch.chdir(here)
         yield made
 

@@ -12,9 +12,8 @@ from family_cases import gemma2, llama
 from quantised_gguf import MIXED, write_quantised
 from tiny_models import Case, write_folder
 
-from uaii import verification
+from uaii import measure, verification
 from uaii.backends.onnx.emit import RULES, Emit
-from uaii.cli import doctor
 from uaii.compiler import compile_model
 from uaii.distances import Distance, distance
 from uaii.ir import ops
@@ -171,7 +170,7 @@ def test_a_checkpoint_that_is_not_finite_itself(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_does_not_fit_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = compiled(tmp_path)
-    monkeypatch.setattr(doctor, "memory", lambda: (20_000, 20_000))
+    monkeypatch.setattr(measure, "available_bytes", lambda: (20_000, 20_000))
     with pytest.raises(Unsupported, match="which exceeds the memory of this process") as err:
         verify(folder)
     assert err.value.code == "C403"

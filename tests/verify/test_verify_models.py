@@ -11,7 +11,6 @@ from quantised_gguf import MIXED, stored, write_quantised, write_stored
 from tiny_models import Case, write_folder
 
 import uaii
-from uaii import verification
 from uaii.backends.ort.manifest import read_manifest
 from uaii.compiler import Artifact, compile_model
 from uaii.verification import Report, verify
@@ -100,11 +99,12 @@ def test_near_ties_of_experts_are_said(tmp_path: Path) -> None:
     assert 0 < len(at) < report.choices.count and f"other experts in {len(at)} of 240 choices" in note
 
 
-def test_values_rounded_on_request_are_judged_from_there_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stands for a compile that quantises: the judge's graph is the first with such a recipe, the loss is said, not judged."""
-    monkeypatch.setattr(verification, "LOSSY", ("dequant",))
-    report = passes(write_quantised(tmp_path / "model.gguf", llama.PLAIN, MIXED), tmp_path / "out", 12, weights="f32")
-    assert report.reference == "dequantise-linear" and report.lost is not None and report.lost < 1e-5
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_values_rounded_on_request_are_judged_from_there_on(weights: str, tmp_path: Path) -> None:
+    """The judge's graph is the one with the rounded values; what they lost is said, not judged."""
+    report = passes(write_folder(tmp_path / "model", llama.PLAIN), tmp_path / "out", 24, weights=weights)
+    assert report.reference == "quantise-weights" and report.lost is not None and report.lost > 0.01
+    assert report.runs[0].activations == "f32" and report.runs[0].difference < 1e-4
 
 
 def test_every_pass_is_looked_at_on_request(tmp_path: Path) -> None:

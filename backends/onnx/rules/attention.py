@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from uaii.backends.onnx.emit import MS, Body, Emit, emits
+from uaii.backends.onnx.emit import MS, Emit, emits
 from uaii.ir import ops
 
 
@@ -131,31 +131,3 @@ def gqa(op: ops.Gqa, e: Emit) -> None:
            op.positions, None, op.sinks, domain=MS, num_heads=op.heads, kv_num_heads=op.kv_heads, scale=op.scale,
            softcap=op.softcap, local_window_size=op.window or -1, do_rotary=int(op.cos is not None),
            rotary_interleaved=int(op.interleaved))
-
-
-@emits(ops.LatentGqa)
-def latent_gqa(op: ops.LatentGqa, e: Emit) -> None:
-    """Keys and values are the same rows, so the kernel gets them twice; what it returns beyond the latent features is dropped."""
-    heads, n, c = op.k_up.type.sizes
-    v = op.v_up.type.sizes[1]
-    width = int(op.past.type.shape[3])
-    operands = {"q_plain": op.q_plain, "q_turned": op.q_turned, "latent": op.latent, "k_turned": op.k_turned, "k_up": op.k_up,
-                "v_up": op.v_up, "past_key": op.past, "past_value": op.past_v, "lengths": op.lengths, "total": op.total}
-
-    def body(b: Body) -> None:
-        def flat(x: str, size: int) -> str:
-            return b.node("Reshape", x, b.const(np.array([0, 0, size], np.int64)))
-
-        by_head = b.node("Transpose", "q_plain", perm=[0, 2, 1, 3])
-        absorbed = b.node("Transpose", b.node("MatMul", by_head, "k_up"), perm=[0, 2, 1, 3])
-        q = flat(b.node("Concat", absorbed, "q_turned", axis=-1), heads * width)
-        row = b.node("Concat", "latent", flat("k_turned", width - c), axis=-1)
-        b.node("GroupQueryAttention", q, row, row, "past_key", "past_value", "lengths", "total", domain=MS,
-               outputs=("attended", "present_key", "present_value"), num_heads=heads, kv_num_heads=1, scale=op.scale)
-        rows = b.node("Reshape", "attended", b.const(np.array([0, 0, heads, width], np.int64)))
-        mine = b.node("Slice", rows, *(b.const(np.array([x], np.int64)) for x in (0, c, 3)))
-        up = b.node("FusedMatMul", b.node("Transpose", mine, perm=[0, 2, 1, 3]), "v_up", domain=MS, transB=1)
-        b.node("Reshape", b.node("Transpose", up, perm=[0, 2, 1, 3]), b.const(np.array([0, 0, heads * v], np.int64)), outputs="y")
-
-    op.need(n == op.q_plain.type.shape[3], "k_up does not fit q")
-    e.call("LatentAttention", operands, ("y", "present_key", "present_value"), body)
