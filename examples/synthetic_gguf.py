@@ -46,4 +46,6 @@ def main(out: str, layers: int = LAYERS, width: int = WIDTH) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or not sys.argv[1].endswith(".gguf"):
+        raise SystemExit(__doc__)
     main(sys.argv[1], *map(int, sys.argv[2:4]))

@@ -35,3 +35,9 @@ def test_a_made_up_file_of_a_models_shape(tmp_path: Path) -> None:
     done = run(str(EXAMPLES / "synthetic_gguf.py"), str(tmp_path / "m.gguf"), "1", "512")
     assert done.returncode == 0, done.stderr
     assert inspect(tmp_path / "m.gguf").ok
+
+
+def test_what_is_no_file_name_makes_no_file(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLES / "synthetic_gguf.py"), "--help"], capture_output=True, text=True,
+                          cwd=tmp_path)
+    assert done.returncode == 1 and "OUT.gguf" in done.stderr and not list(tmp_path.iterdir())
