@@ -60,17 +60,11 @@ def compare(folder: Path) -> None:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize("source", [gpt2, mistral])
-def test_committed_vocabularies(source: Any, tmp_path: Path) -> None:
-    compare(source(tmp_path))
+@pytest.mark.parametrize("source", [gpt2, mistral, *OUTSIDE], ids=lambda x: x.name if isinstance(x, Path) else x.__name__)
+def test_vocabularies(source: Any, tmp_path: Path) -> None:
+    compare(source if isinstance(source, Path) else source(tmp_path))
 
 
 @pytest.mark.reference
 def test_a_real_artifact_s_tokenizer(smollm2_artifact: Artifact) -> None:
     compare(smollm2_artifact.folder)
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("folder", OUTSIDE, ids=lambda p: str(p.name))
-def test_folders_from_outside(folder: Path) -> None:
-    compare(folder)
