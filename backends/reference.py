@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from uaii.backends import recipes
-from uaii.backends.rows import Weights, stretches, whole
+from uaii.backends.rows import Weights, stretches
 from uaii.ir import ops
 from uaii.ir.core import Graph, Op, Value, Weight
 from uaii.ir.diag import Internal
@@ -61,11 +61,6 @@ def evaluate(graph: Graph, feeds: Mapping[str, Array], source: recipes.Source, w
             if last.get(v) in (op, None):
                 env.pop(v, None)
     return [weights.take(v) if isinstance(v, Weight) else env[v] for v in graph.outputs]
-
-
-def weight(w: Weight, graph: Graph, source: recipes.Source) -> Array:
-    """A weight's values: floats and blocks as f64, packed integers as they are."""
-    return whole(w, graph, source)
 
 
 def _product(x: Array, weight: Callable[[slice], Array], rows: int) -> Array:

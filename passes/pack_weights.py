@@ -46,13 +46,14 @@ class PackLinear(Pass):
         if not isinstance(w, Weight):
             return Why("the weight is computed at run time")
         how, (n, blocks) = PACKINGS[w.type.elem], make("scales", w.recipe).type.sizes
+        k = blocks * how.size
         forms = [Form(bits, block, inside) for bits in (4, 8) if bits >= how.bits for block in (32, 16)
                  if how.size % block == 0 for inside in (False, True)[:1 + how.affine]]
-        costs = {form: self._cost(op.x, n, blocks * how.size, form, how.affine) for form in forms}
+        costs = {form: self._cost(op.x, n, k, form, how.affine) for form in forms}
         best, *others = sorted(forms, key=costs.__getitem__)
         if costs[best] == math.inf:
-            return Why(self.target.refuses(self._product(op.x, n, blocks * how.size, best)) or "")
-        f32 = self.target.cost(op)
+            return Why(self.target.refuses(self._product(op.x, n, k, best)) or "")
+        f32 = self.target.cost(Linear(op.x, Weight(Tensor("f32", (n, k)), "f32")))
         shares = [f"{form}: {costs[form] / f32:.2f}" for form in (best, *others[:1]) if costs[form] < math.inf]
         rw.why = f"{self.why}; of the time in f32, {', '.join(shares)}"
         return self._packed(op, w, best, rw).results

@@ -32,9 +32,9 @@ def _nbits(kernel: str, bits: int, block: int, int8: bool, cost: float) -> Kerne
     return Kernel(ops.MatMulNBits, kernel, attrs=legal, cost=cost)
 
 
-def _experts(bits: int, block: int, cost: float) -> Kernel:
+def _experts(bits: int, block: int) -> Kernel:
     legal = {"block": (block,), "bits": (bits,), "int8_activations": (True,)}
-    return Kernel(ops.ExpertKernel, "QMoE(int8)", attrs=legal, cost=cost)
+    return Kernel(ops.ExpertKernel, "QMoE(int8)", attrs=legal)
 
 
 # Costs: time of one M=1 product of 2048 x 5632 against f32 MatMul (docs/architecture.md says how they were measured).
@@ -65,9 +65,9 @@ CPU = Target("cpu", (
     Kernel(ops.LatentGqa, "GroupQueryAttention, If", limits=(
         Limit("a latent row whose width is a multiple of 8", lambda op: int(op.past.type.shape[3]) % 8 == 0),)),
     Kernel(ops.ExpertKernel, "MoE", attrs={"block": (0,)}),
-    Kernel(ops.ExpertBranches, "If, MatMulNBits(int8)", limits=BRANCHES, cost=0.2,
+    Kernel(ops.ExpertBranches, "If, MatMulNBits(int8)", limits=BRANCHES,
            attrs={"block1": (16, 32), "block2": (16, 32), "int8_activations": (True,)}),
-    _experts(4, 32, cost=0.15), _experts(8, 32, cost=0.3), _experts(8, 16, cost=0.8),
+    _experts(4, 32), _experts(8, 32), _experts(8, 16),
 ))
 TARGETS = {t.name: t for t in (CPU,)}
 

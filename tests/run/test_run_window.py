@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -155,7 +154,6 @@ def test_a_manifest_that_says_other_windows_is_refused(said: object, tmp_path: P
     with pytest.raises(Diagnostic) as caught:
         Session.open(folder)
     assert (caught.value.code, "kv_windows" in str(caught.value)) == ("S607" if said in ([], [0] * 4) else "S603", True)
-    shutil.rmtree(folder)
 
 
 def test_every_chunk_is_bound_where_it_begins(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from uaii.backends import reference
 from uaii.backends.onnx.capabilities import CPU
+from uaii.backends.rows import whole
 from uaii.ir import ops
 from uaii.ir.core import Graph, Weight
 from uaii.ir.diag import Diagnostic
@@ -219,4 +220,4 @@ def weight_values(graph: Graph, name: str, source: Any) -> Any:
     """One weight's values, as the reference sees them."""
     w = graph.weights[name]
     assert isinstance(w, Weight)
-    return reference.weight(w, graph, source)
+    return whole(w, graph, source)
