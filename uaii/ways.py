@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from uaii.backends import recipes, reference
+from uaii.backends.ort.cache import STRIDE
 from uaii.backends.ort.session import Session
 from uaii.ir import ops
 from uaii.ir.core import Graph, Op
@@ -116,6 +117,7 @@ def unreached(graph: Graph, count: int, switch: int | None, context: int) -> lis
     """What a text of so many tokens does not show of the model, and how long a text would."""
     windows = sorted({op.window for op in graph.ops if isinstance(op, ops.Attention | ops.Gqa) and op.window})
     bounds = [(f"a window of {w} tokens", w) for w in windows]
+    bounds += [("the length from which on the runner leaves keys out", w + STRIDE) for w in windows]
     bounds += [("the switch of longrope's factors", switch)] if switch else []
     bounds += [("the length from which on rope is rescaled", n) for n in sorted(
         {op.max_positions for op in graph.ops if isinstance(op, ops.DynamicFreqs)})]

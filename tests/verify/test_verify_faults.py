@@ -55,6 +55,17 @@ def test_a_flipped_byte_is_found_by_its_weight_and_by_the_logits(tmp_path: Path)
     assert len(report.passes) > 5 and all(p.ok for p in report.passes)
 
 
+def test_a_manifest_of_other_windows_is_seen_once_keys_are_left_out(tmp_path: Path) -> None:
+    folder = compiled(tmp_path, WINDOW)
+    said = json.loads((folder / "uaii.json").read_text("utf-8"))
+    assert said["kv_windows"] == [8, 0, 8, 0]
+    (folder / "uaii.json").write_text(json.dumps(said | {"kv_windows": [0, 8, 0, 8]}), "utf-8")
+    short = verify(folder, tokens=24, threads=1)
+    assert short.verdict == "PASS"
+    assert "the length from which on the runner leaves keys out is not passed by 24 tokens; --tokens 74 passes it" in short.notes
+    fails(folder, tokens=74)
+
+
 def test_a_bit_that_no_logit_shows_fails_too(tmp_path: Path) -> None:
     folder = compiled(tmp_path)
     report = fails(with_bytes(folder, initializer(folder, "weights/norm")["offset"], lambda byte: byte ^ 1))

@@ -59,9 +59,9 @@ def test_dynamic_rope_means_another_thing_in_each_way(tmp_path: Path) -> None:
 def test_what_a_short_text_does_not_show_is_said(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "model", case_of("phi3", "longrope-window"))
     notes = passes(source, tmp_path / "out", 5).notes
-    assert notes == ["a window of 9 tokens is not passed by 5 tokens; --tokens 11 passes it",
+    assert [n for n in notes if "runner" not in n] == ["a window of 9 tokens is not passed by 5 tokens; --tokens 11 passes it",
                      "the switch of longrope's factors is not passed by 5 tokens; --tokens 34 passes it"]
-    assert verify(tmp_path / "out", tokens=34).notes == []
+    assert [n for n in verify(tmp_path / "out", tokens=34).notes if "runner" not in n] == []
 
 
 def test_packed_weights_pass_in_f32_and_as_they_are(tmp_path: Path) -> None:
